@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu, norm
-from sklearn.metrics import auc, average_precision_score, precision_recall_curve, roc_auc_score
+from sklearn.metrics import auc, average_precision_score, log_loss, precision_recall_curve, roc_auc_score
 from sklearn.metrics import roc_curve as reference_curve
 
 from offaxis.errors import ArgumentError
@@ -23,9 +23,13 @@ from offaxis.metrics import (
     aupr_out_trapezoid,
     auroc,
     bootstrap_interval,
+    brier_score,
+    classwise_calibration_error,
     detection_error,
     fpr_at_tpr,
     fpr_at_tpr_openood,
+    negative_log_likelihood,
+    open_set_metrics,
     roc_curve,
 )
 
@@ -242,3 +246,46 @@ def test_a_bootstrap_that_makes_no_sense_is_refused() -> None:
         bootstrap_interval(auroc, [0.0], [1.0], resamples=0)
     with pytest.raises(ArgumentError, match="level"):
         bootstrap_interval(auroc, [0.0], [1.0], level=1.0)
+
+
+@given(scores, scores, st.data())
+@settings(max_examples=60, deadline=None)
+def test_open_set_metrics_are_those_of_every_threshold(
+    id_scores: Floats, ood_scores: Floats, data: st.DataObject
+) -> None:
+    correct = np.array(data.draw(st.lists(st.booleans(), min_size=len(id_scores), max_size=len(id_scores))))
+    known, strange = np.asarray(id_scores), np.asarray(ood_scores)
+    thresholds = [-np.inf, *sorted({*known.tolist(), *strange.tolist()})]  # accepted is what is not above
+    rates = np.array([[np.mean(strange <= t), np.mean((known <= t) & correct)] for t in thresholds])
+    area = float(np.trapezoid(rates[:, 1], rates[:, 0]))
+    found = open_set_metrics(known, correct, strange)
+    assert found["oscr"] == pytest.approx(area)
+    for percent in (1, 10):
+        allowed = rates[rates[:, 0] <= percent / 100 + 1e-12]
+        # a threshold may stand between two scores, where ties of ID and OOD scores hide it from the list
+        between = max(
+            [0.0, *(np.mean((known < t) & correct) for t in strange if np.mean(strange < t) <= percent / 100)]
+        )
+        assert found[f"ccr_at_fpr{percent}"] == pytest.approx(max(allowed[:, 1].max(), between))
+
+
+def test_metrics_of_probabilities_are_those_of_their_definitions() -> None:
+    draw = np.random.default_rng(0)
+    shares = draw.dirichlet([0.4] * 5, 400)
+    labels = np.array([draw.choice(5, p=row) for row in shares])
+    assert negative_log_likelihood(shares, labels) == pytest.approx(log_loss(labels, shares, labels=range(5)))
+    wanted = np.mean(
+        [sum((p - (c == y)) ** 2 for c, p in enumerate(row)) for row, y in zip(shares, labels, strict=True)]
+    )
+    assert brier_score(shares, labels) == pytest.approx(wanted)
+    gaps = []
+    for c in range(5):
+        for low in np.arange(15) / 15:
+            inside = (shares[:, c] > low) & (shares[:, c] <= low + 1 / 15)
+            gaps.append(abs(shares[inside, c].sum() - (labels[inside] == c).sum()) / 400)
+    assert classwise_calibration_error(shares, labels) == pytest.approx(sum(gaps) / 5)
+    for wrong in (shares[:, :4], shares[:0], np.where(shares > 0.5, np.nan, shares)):
+        with pytest.raises(ArgumentError):
+            brier_score(wrong, labels[: len(wrong)])
+    with pytest.raises(ArgumentError, match="from 0 to 4"):
+        negative_log_likelihood(shares, labels + 1)

@@ -150,9 +150,56 @@ def all_metrics(id_scores: ArrayLike, ood_scores: ArrayLike) -> dict[str, float]
     }
 
 
+def oscr(id_scores: ArrayLike, correct: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Compute the area under the open-set classification rate curve: correct classification rate over FPR, ID positive.
+
+    That is the probability that an ID image is classified correctly *and* scores below an OOD image, ties counting half.
+
+    Args:
+        id_scores: (N,).
+        correct: (N,), whether the class of the ID image was predicted.
+        ood_scores: (M,).
+
+    Returns:
+        In [0, accuracy]; 1 is best.
+    """
+    known, right = _checked_row("ID", id_scores), np.asarray(correct, bool)
+    return float(right.mean()) * auroc(known[right], ood_scores) if right.any() else 0.0
+
+
+def ccr_at_fpr(id_scores: ArrayLike, correct: ArrayLike, ood_scores: ArrayLike, fpr: float = 0.1) -> float:
+    """Compute the correct classification rate where at most ``fpr`` of the OOD images are accepted (ID positive).
+
+    Args:
+        id_scores: (N,).
+        correct: (N,), whether the class of the ID image was predicted.
+        ood_scores: (M,).
+        fpr: in (0, 1), the share of OOD images that may be taken for ID images.
+
+    Returns:
+        The share of all ID images that are accepted and classified correctly, in [0, 1]; 1 is best.
+    """
+    known, strange = _checked(id_scores, ood_scores)
+    _check_rate(fpr)
+    bound = np.sort(strange)[int(fpr * len(strange) + 1e-9)]  # the first OOD image that must be refused
+    return float(np.mean((known < bound) & np.asarray(correct, bool)))
+
+
+def open_set_metrics(id_scores: ArrayLike, correct: ArrayLike, ood_scores: ArrayLike) -> dict[str, float]:
+    """Compute ``oscr``, ``ccr_at_fpr1`` and ``ccr_at_fpr10``, the latter at a false positive rate of 1 % and 10 %."""
+    rates = {f"ccr_at_fpr{percent}": percent / 100 for percent in (1, 10)}
+    found = {name: ccr_at_fpr(id_scores, correct, ood_scores, rate) for name, rate in rates.items()}
+    return {"oscr": oscr(id_scores, correct, ood_scores), **found}
+
+
 LOWER_IS_BETTER = ("fpr_at_tpr95", "fpr_at_tpr95_ood", "fpr_at_tpr95_openood", "detection_error")
 HIGHER_IS_BETTER = {name: name not in LOWER_IS_BETTER for name in METRICS}
 """The names that ``all_metrics`` returns, and whether higher is better."""
+
+
+def higher_is_better(metric: str) -> bool:
+    """Return whether a higher value of a metric that results hold is better."""
+    return metric.removeprefix("full_spectrum_") not in LOWER_IS_BETTER
 
 
 def bootstrap_interval(
@@ -298,6 +345,47 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
     return float(np.abs(gaps).sum() / len(confidences))
 
 
+def classwise_calibration_error(probabilities: ArrayLike, labels: ArrayLike, bins: int = 15) -> float:
+    """Compute the classwise ECE: the ECE of the probability of each class, (N,) against being of it, mean over classes.
+
+    Args:
+        probabilities: (N, C), rows that sum to 1.
+        labels: (N,), in [0, C).
+        bins: number of bins of equal width. A probability on a border belongs to the lower bin.
+
+    Returns:
+        In [0, 1], 0 is best.
+    """
+    shares, classes = _checked_probabilities(probabilities, labels)
+    columns = (expected_calibration_error(column, classes == place, bins) for place, column in enumerate(shares.T))
+    return float(np.mean(list(columns)))
+
+
+def negative_log_likelihood(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Compute the mean of -log(probability of the right class), in nats; 0 is best.
+
+    Args:
+        probabilities: (N, C), rows that sum to 1.
+        labels: (N,), in [0, C).
+    """
+    shares, classes = _checked_probabilities(probabilities, labels)
+    return float(-np.log(np.maximum(shares[np.arange(len(classes)), classes], np.finfo(float).tiny)).mean())
+
+
+def brier_score(probabilities: ArrayLike, labels: ArrayLike) -> float:
+    """Compute the Brier score: the mean squared distance of probabilities to the right answer, summed over classes.
+
+    Args:
+        probabilities: (N, C), rows that sum to 1.
+        labels: (N,), in [0, C).
+
+    Returns:
+        In [0, 2], 0 is best.
+    """
+    shares, classes = _checked_probabilities(probabilities, labels)
+    return float(((shares - np.eye(shares.shape[1])[classes]) ** 2).sum(1).mean())
+
+
 def reliability_bins(
     confidence: ArrayLike, correct: ArrayLike, bins: int = 15
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -364,3 +452,20 @@ def _checked_confidence(confidence: ArrayLike, correct: ArrayLike) -> tuple[NDAr
     if not (np.isfinite(confidences).all() and confidences.min() >= 0 and confidences.max() <= 1 + 1e-6):
         raise ArgumentError("Expected confidences in [0, 1] but some are outside.")
     return confidences, hits.astype(bool).astype(np.float64)
+
+
+def _checked_probabilities(
+    probabilities: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    shares, classes = np.asarray(probabilities, np.float64), np.asarray(labels).astype(np.int64)
+    if shares.ndim != 2 or not shares.size or classes.shape != shares.shape[:1]:
+        raise ArgumentError(
+            f"Expected a row of probabilities and a label per image but got {shares.shape}, {classes.shape}."
+        )
+    if not np.allclose(shares.sum(1), 1, atol=1e-4) or shares.min() < 0:
+        raise ArgumentError("Expected probabilities that sum to 1 in each row but some do not.")
+    if classes.min() < 0 or classes.max() >= shares.shape[1]:
+        raise ArgumentError(
+            f"Expected labels from 0 to {shares.shape[1] - 1} but got {classes.min()} to {classes.max()}."
+        )
+    return shares, classes

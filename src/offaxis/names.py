@@ -155,4 +155,7 @@ METRICS = (
     "fpr_at_tpr95_openood",
     "detection_error",
 )
-"""The functions of ``offaxis.metrics`` that results hold."""
+"""The functions of ``offaxis.metrics`` of ID and OOD scores alone."""
+_ALL_METRICS = (*METRICS, "oscr", "ccr_at_fpr1", "ccr_at_fpr10")
+RESULT_METRICS = (*_ALL_METRICS, *(f"full_spectrum_{name}" for name in _ALL_METRICS))
+"""What results can hold: those that need labels too, and all with shifted ID images among the ID images."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 from offaxis.errors import ArgumentError
-from offaxis.names import BENCHMARKS, HEADS, METRICS, POOLS, RECIPES
+from offaxis.names import BENCHMARKS, HEADS, METRICS, POOLS, RECIPES, RESULT_METRICS
 
 Precision = Literal["32-true", "16-mixed", "bf16-mixed", "64-true"]
 Start = Literal["sizes", "paper"]
@@ -721,6 +721,12 @@ class EvaluateOptions(RunningOptions, NetworkOption):
         **_PARTS,
     )
     protocol: ProtocolName = option("one-vs-one", "How detectors are tuned: one-vs-one, less-biased, both.", said=True)
+    shifted: tuple[str, ...] = option(
+        (),
+        "Folders of the ID classes under other conditions, with commas: full-spectrum metrics count them as ID.",
+        **_PARTS,
+    )
+    full_spectrum: bool = option(False, "The same with the benchmark's own lists.", flags="--full-spectrum")
     near: tuple[str, ...] = option(
         (), "Folders among the OOD sets that are near-OOD, by name, with commas; others count as far.", **_PARTS
     )
@@ -752,7 +758,8 @@ class ReportOptions(DataOption):
     out: Path = option(..., "Folder for report.md, tables/ and index.html.")
     metrics: tuple[str, ...] = option(
         ("auroc", "accuracy_at_tpr95", "aupr_in"),
-        f"Metrics with commas; the first one ranks: {', '.join(METRICS)}.",
+        f"Metrics with commas; the first one ranks: {', '.join(METRICS)}, oscr, ccr_at_fpr1, ccr_at_fpr10; each with "
+        "full_spectrum_ before it where --shifted was given.",
         **_PARTS,
     )
     thumbnails: int = option(6, "Images with the highest and the lowest scores of each detector; 0 for none.", least=0)
@@ -766,8 +773,10 @@ class ReportOptions(DataOption):
     )
 
     def __post_init__(self) -> None:
-        if not self.metrics or not set(self.metrics) <= set(METRICS):
-            raise ArgumentError(f"Expected metrics out of {', '.join(METRICS)} but got {', '.join(self.metrics)!r}.")
+        if not self.metrics or not set(self.metrics) <= set(RESULT_METRICS):
+            raise ArgumentError(
+                f"Expected metrics out of {', '.join(RESULT_METRICS)} but got {', '.join(self.metrics)!r}."
+            )
 
 
 @command("reproduce", "offaxis.cli.reproduce:reproduce_item", "offaxis reproduce one-vs-one --scale laptop --dry-run")

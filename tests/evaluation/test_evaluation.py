@@ -64,7 +64,7 @@ def test_results_are_complete_and_say_where_they_come_from(subject: Make, world:
         assert r.versions["torch"] == torch.__version__
         assert r.images == (len(store.indices(r.id_data)), len(store.indices(r.ood_data)))
         id_scores, ood_scores = (store.scores(reference) for reference in r.scores)
-        assert all_metrics(id_scores, ood_scores) == r.metrics
+        assert all_metrics(id_scores, ood_scores).items() <= r.metrics.items()
     [record] = store.networks()
     assert record.weights.startswith(results[0].weights)
     assert record.accuracy > 0.8

@@ -400,3 +400,34 @@ def test_the_table_on_real_images_is_pytorch_oods(
     ood: ModuleType, real_root: Path, real_network: offaxis.Classifier, tmp_path: Path
 ) -> None:
     check_pytorch_ood(real_network, real_root, "cifar10", tmp_path)
+
+
+def test_full_spectrum_takes_the_lists_of_shifted_images(root: Path, tmp_path: Path) -> None:
+    lists, network = root / "benchmark_imglist" / "cifar10" / "test_cifar10c.txt", classifier()
+    with pytest.raises(DataError, match="and 7 more"):  # than are shown, and one more than without
+        openood(root, "cifar10", full_spectrum=True)
+    with pytest.raises(ArgumentError, match="cifar100 has none"):
+        openood(root, "cifar100", full_spectrum=True)
+    rows = (root / "benchmark_imglist" / "cifar10" / "test_cifar10.txt").read_text().splitlines()[:8]
+    for row in rows:
+        source = root / "images_classic" / row.split()[0]
+        target = root / "images_classic" / row.split()[0].replace("cifar10/", "cifar10c/", 1)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(source).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(target)
+    lists.write_text("".join(row.replace("cifar10/", "cifar10c/", 1) + "\n" for row in rows))
+    try:
+        common: dict[str, Any] = {"detectors": ["max-softmax"], "normalise": Normalise(MEAN, STD)}
+        results = offaxis.evaluate(network, openood(root, "cifar10", partial=True, full_spectrum=True), **common)
+        plain = offaxis.evaluate(network, openood(root, "cifar10", partial=True), **common)
+    finally:
+        lists.unlink()
+    shifted, _ = by_hand(root, "test_cifar10")
+    expected = -network(shifted[:8].flip(3).double()).softmax(1).amax(1).detach().numpy()
+    for before, result in zip(plain, results, strict=True):
+        assert result.shifted == ("cifar10c",)
+        id_scores, ood_scores, soft = map(results.scores, result.every_score)
+        np.testing.assert_allclose(soft, expected, rtol=1e-5)
+        assert result.metrics["auroc"] == before.metrics["auroc"]
+        every = np.concatenate([id_scores, soft])
+        wins = [(a < b) + 0.5 * (a == b) for a in every for b in ood_scores]
+        assert result.metrics["full_spectrum_auroc"] == pytest.approx(np.mean(wins))

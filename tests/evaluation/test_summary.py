@@ -19,7 +19,7 @@ from offaxis.evaluation.summary import (
     Comparison,
     Summary,
     View,
-    compare_pairs,
+    compare_pair,
     distinguish_networks,
     largest_tests,
     less_biased_results,
@@ -239,7 +239,7 @@ def test_by_assumed_set_a_row_is_a_set_that_the_same_network_was_tested_on() -> 
 
 def compared(first: Summary, second: Summary, resamples: int = 2000) -> Comparison:
     """Compare one pair."""
-    return compare_pairs([(first, second)], resamples=resamples)[0]
+    return compare_pair(first, second, resamples=resamples)
 
 
 def test_pairs_are_compared_seed_by_seed_and_set_by_set() -> None:
@@ -248,15 +248,18 @@ def test_pairs_are_compared_seed_by_seed_and_set_by_set() -> None:
     found = compared(first, second)
     assert found.difference == pytest.approx(0.055)
     assert (found.wins, found.pairs, found.seeds, found.sets) == (6, 6, 2, 3)
-    assert found.low is not None
-    assert found.high is not None
-    assert 0.05 - 1e-9 <= found.low <= 0.055 <= found.high <= 0.06 + 1e-9
+    assert found.interval is not None
+    assert 0.05 - 1e-9 <= found.interval[0] <= 0.055 <= found.interval[1] <= 0.06 + 1e-9
+    assert found.over_seeds == pytest.approx((0.05, 0.06))  # of two seeds, every resample is one of them or both
+    assert found.over_sets == pytest.approx((0.055, 0.055))
+    assert found.p_value == pytest.approx(0.25)  # 2 / 2^3: three sets, all of one sign
     assert found.clear
     assert compared(second, first).difference == pytest.approx(-found.difference)
-    assert compared(first, second) == found
+    assert str(compared(first, second)) == str(found)
+    assert "+5.50 points of auroc" in str(found)
     assert not compared(first, first).clear
     alone = one(FREE[:1])
-    assert compared(alone, first).low is None
+    assert compared(alone, first).interval is None
     assert reference_of([second, first]) is first
     assert reference_of([second]) is second
     with pytest.raises(ArgumentError, match="in common"):
@@ -282,9 +285,8 @@ def test_an_interval_covers_what_it_should() -> None:
         cells = {(0, n): 0.02 + 0.05 * float(v) for n, v in zip(names, draw.standard_normal(15), strict=True)}
         zero = Summary(**{**base.__dict__, "cells": dict.fromkeys(cells, 0.0)})
         found = compared(Summary(**{**base.__dict__, "cells": cells}), zero, resamples=500)
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 0.02 <= found.high
+        assert found.interval is not None
+        held += found.interval[0] <= 0.02 <= found.interval[1]
     assert 0.86 <= held / 200 <= 0.99
 
 

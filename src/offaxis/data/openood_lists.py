@@ -45,6 +45,7 @@ class Definition:
         far: names of the far-OOD sets.
         counts: images of each list of the published version, as far as known; the key is the list's name.
         elsewhere: names of sets whose images are in another folder than the ID set's.
+        shifted: names of the sets of the ID classes under other conditions, of full-spectrum evaluation.
     """
 
     folder: str
@@ -56,6 +57,7 @@ class Definition:
     far: tuple[str, ...]
     counts: Mapping[str, int] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    shifted: tuple[str, ...] = ()
 
 
 _FAR = ("mnist", "svhn", "texture", "places365")
@@ -68,6 +70,7 @@ _IMAGENET = Definition(
     near=("ssb_hard", "ninco"),
     far=("inaturalist", "textures", "openimage_o"),
     elsewhere={"textures": CLASSIC},
+    shifted=("imagenet_v2", "imagenet_c", "imagenet_r"),
 )
 
 
@@ -84,6 +87,7 @@ def _cifar_benchmark(id: str, near: str, normalise: Normalise, counts: Sequence[
         near=(near, "tin"),
         far=_FAR,
         counts=dict(zip(lists, counts, strict=True)),
+        shifted=("cifar10c",) if id == "cifar10" else (),
     )
 
 
@@ -222,6 +226,15 @@ class OpenOOD:
         """Names of the far-OOD sets that are there."""
         return tuple(name for name in self.definition.far if f"test_{name}" in self.lists)
 
+    @property
+    def shifted(self) -> tuple[str, ...]:
+        """Names of the sets of the ID classes under other conditions, where full-spectrum evaluation was asked for."""
+        return tuple(name for name in self.definition.shifted if f"test_{name}" in self.lists)
+
+    def shifted_images(self, name: str) -> ImageSet:
+        """Return the test images of one of ``shifted``, with labels."""
+        return self._images(f"test_{name}", classes=self.classes)
+
     def ood(self, name: str) -> ImageSet:
         """Return the test images of an OOD set, one of ``near`` or ``far``."""
         return self._images(f"test_{name}")
@@ -251,13 +264,13 @@ class OpenOOD:
             labels=tuple(label for one in found for label in one.labels) if classes else None,
             classes=tuple(classes),
         )
-        reading = OpenOODReading(
-            shape=(3, self.definition.size, self.definition.size), short_side=self.definition.resize
-        )
+        size = self.definition.size
+        short_side = size if names == ("test_imagenet_c",) else self.definition.resize  # these are cropped already
+        reading = OpenOODReading(shape=(3, size, size), short_side=short_side)
         return images_of_files(" and ".join(names), files, reading)
 
 
-def openood(root: str | Path, id: str, *, partial: bool = False) -> OpenOOD:
+def openood(root: str | Path, id: str, *, partial: bool = False, full_spectrum: bool = False) -> OpenOOD:
     """Open a benchmark of OpenOOD v1.5 on this machine; nothing is downloaded, and no image is decoded yet.
 
     Args:
@@ -265,9 +278,10 @@ def openood(root: str | Path, id: str, *, partial: bool = False) -> OpenOOD:
             (``data``).
         id: the ID set: ``cifar10``, ``cifar100``, ``imagenet200`` or ``imagenet``.
         partial: take what is there, where images, lists or sets are missing; every table then says so.
+        full_spectrum: take the lists of the ID classes under other conditions too.
 
     Raises:
-        ArgumentError: there is no such benchmark.
+        ArgumentError: there is no such benchmark, or it has no such lists.
         DataError: something is missing, with what to download and where it goes; or a list is damaged.
     """
     if id not in OPENOOD:
@@ -277,7 +291,10 @@ def openood(root: str | Path, id: str, *, partial: bool = False) -> OpenOOD:
         folder = folder / "data"
     lists, listed = dict[str, ImageList](), folder / "benchmark_imglist" / id
     missing = [] if listed.is_dir() else [f"there is no folder {listed} with its image lists"]
-    for name in _list_names(id) if listed.is_dir() else ():
+    shifted = [f"test_{name}" for name in OPENOOD[id].shifted] if full_spectrum else []
+    if full_spectrum and not shifted:
+        raise ArgumentError(f"Expected a benchmark with lists for full-spectrum evaluation but {id} has none.")
+    for name in (*_list_names(id), *shifted) if listed.is_dir() else ():
         found, reason = _read_list(folder, id, name)
         lists |= {name: found} if found is not None else {}
         missing += [reason] if reason else []
@@ -311,7 +328,7 @@ def _read_list(root: Path, id: str, name: str) -> tuple[ImageList | None, str]:
         return None, f"the list {file} is not there"
     set_name = name.partition("_")[2]
     folder = root / definition.elsewhere.get(set_name, definition.folder)
-    listed = _lines(file, labelled=set_name == id)
+    listed = _lines(file, labelled=set_name == id or set_name in definition.shifted)
     present = _files_in(folder, {PurePosixPath(path).parent for path, _ in listed})
     kept = [(path, label) for path, label in listed if path in present]
     expected = definition.counts.get(name, len(listed))

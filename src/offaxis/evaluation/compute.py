@@ -19,14 +19,19 @@ from offaxis.detectors import Detector
 from offaxis.detectors.base import try_fit_all
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.evaluation.protocols import EvaluationSet, LabelledBatches, Sets, TrainingImages
-from offaxis.evaluation.records import NetworkRecord, Result, result_key
+from offaxis.evaluation.records import NetworkRecord, Result, predictions_reference
 from offaxis.evaluation.scores import Array, DetectorRun, ScoreRequest, compute_scores, score_requests
 from offaxis.evaluation.store import Store, narrow
+from offaxis.files import digest
 from offaxis.metrics import (
     all_metrics,
     area_under_generalized_risk_coverage,
     area_under_risk_coverage,
+    brier_score,
+    classwise_calibration_error,
     expected_calibration_error,
+    negative_log_likelihood,
+    open_set_metrics,
 )
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.run import Network
@@ -45,6 +50,7 @@ class EvaluateKeywords(TypedDict, total=False):
 
     normalise: Normalise | None
     near: Sequence[str]
+    shifted: Any
     validation: int
     batch_size: int
     features: str | Path | None
@@ -59,6 +65,7 @@ class EvaluateKeywords(TypedDict, total=False):
 DEFAULTS: EvaluateKeywords = {
     "normalise": None,
     "near": (),
+    "shifted": (),
     "validation": VALIDATION_IMAGES,
     "batch_size": 64,
     "features": None,
@@ -193,14 +200,15 @@ def compute_results(
 
 
 def _key(one: Evaluation, test: Test) -> str:
-    assumed = test.assumed.key if test.assumed else None
-    return result_key(one.opened.key, one.sets.id.key, test.tested.key, assumed, test.run.detector.name, test.run.setup)
+    sets = (one.sets.id.key, test.tested.key, test.assumed.key if test.assumed else None)
+    shifted = [images.key for images in one.sets.shifted.values()]
+    return digest([one.opened.key, *sets, test.run.detector.name, test.run.setup, *shifted])
 
 
 def _results_in_store(one: Evaluation, keys: Mapping[str, Test]) -> dict[str, Result]:
     """Return the results that are there already, with their scores, in the group that their set is called now."""
     known = (result for result in one.store.results() if result.key in keys)
-    found = {result.key: result for result in known if all(map(one.store.has_scores, result.scores))}
+    found = {result.key: result for result in known if all(map(one.store.has_scores, result.every_score))}
     groups = {key: one.group_of(keys[key].tested.name) for key in found}
     moved = {key: replace(found[key], group=group) for key, group in groups.items() if group != found[key].group}
     one.store.add(moved.values())
@@ -208,7 +216,7 @@ def _results_in_store(one: Evaluation, keys: Mapping[str, Test]) -> dict[str, Re
 
 
 def _sets_of(one: Evaluation, test: Test) -> list[EvaluationSet]:
-    return [one.sets.id, test.tested, *([test.assumed] if test.assumed else [])]
+    return [one.sets.id, *one.sets.shifted.values(), test.tested, *([test.assumed] if test.assumed else [])]
 
 
 def _fit(one: Evaluation, runs: Iterable[DetectorRun]) -> set[DetectorRun]:
@@ -245,16 +253,21 @@ def _score(
     """Compute the scores of a set that are not there yet and, of ID images, the network's record where it has none."""
     references = {request: _reference(one, request, images) for request in requests}
     missing = [request for request, name in references.items() if not one.store.has_scores(name)]
-    confidence = images is one.sets.id and record is None
-    if not missing and not confidence:
+    predictions = predictions_reference(one.opened.key, images.key)
+    labels = images.labelled and not one.store.has_scores(predictions)
+    if not missing and not labels:
         return None
     network, batches = one.run_on(images.batches, [request.run.detector for request in missing], images.name)
     title = f"{one.opened.label} seed {one.opened.seed}, {images.name}"
-    scores = compute_scores(network, batches, missing, confidence=confidence, title=title, quiet=one.options["quiet"])
+    scores = compute_scores(network, batches, missing, labels=labels, title=title, quiet=one.options["quiet"])
     for request, values in scores:
         if request is None:
-            record = _network_record(one, values)
-            one.store.add_network(record)
+            label, predicted = values[:, -1], values[:, :-1].argmax(1)
+            table = np.stack([label, predicted, values[:, :-1].max(1)], 1)
+            one.store.add_scores(predictions, table[images.record.test])
+            if images is one.sets.id and record is None:
+                record = _network_record(one, values[:, :-1], label.astype(np.int64))
+                one.store.add_network(record)
         else:
             kept = values if request.grid else narrow(values[images.record.test])
             one.store.add_scores(references[request], kept)
@@ -266,12 +279,12 @@ def _reference(one: Evaluation, request: ScoreRequest, images: EvaluationSet) ->
     return make(one.opened.key, images.key)
 
 
-def _network_record(one: Evaluation, confidence: Array) -> NetworkRecord:
-    """Make the record of a network of the (N, 2) probabilities of its predictions and whether they were right."""
+def _network_record(one: Evaluation, probabilities: Array, labels: Array) -> NetworkRecord:
+    """Make the record of a network of its probabilities (N, C) of ID images with labels (N,)."""
     opened, sets = one.opened, one.sets
     if sets.benchmark:  # its lists tell validation from test images; elsewhere accuracy is that of the whole set
-        confidence = confidence[sets.id.record.test]
-    probability, correct = confidence[:, 0], confidence[:, 1].astype(bool)
+        probabilities, labels = probabilities[sets.id.record.test], labels[sets.id.record.test]
+    probability, correct = probabilities.max(1), probabilities.argmax(1) == labels
     return NetworkRecord(
         label=opened.label,
         seed=opened.seed,
@@ -282,6 +295,9 @@ def _network_record(one: Evaluation, confidence: Array) -> NetworkRecord:
         ece=expected_calibration_error(probability, correct),
         aurc=area_under_risk_coverage(probability, correct),
         augrc=area_under_generalized_risk_coverage(probability, correct),
+        nll=negative_log_likelihood(probabilities, labels),
+        brier=brier_score(probabilities, labels),
+        classwise_ece=classwise_calibration_error(probabilities, labels),
         origin=opened.origin,
         commands=(tuple(opened.command),) if opened.command else opened.member_commands,
         **one.fields,
@@ -309,14 +325,20 @@ def _tune(one: Evaluation, run: DetectorRun, assumed: EvaluationSet) -> Detector
 def _result(one: Evaluation, test: Test, detector: Detector) -> Result:
     run, tested, assumed = test.run, test.tested, test.assumed
     hyperparameters = {**detector.hyperparameters, **_learned(detector, run.detector)}
-    references = []
-    for images in (one.sets.id, tested):
+    references, shifted = [], one.sets.shifted
+    for images in (one.sets.id, tested, *shifted.values()):
         reference = run.reference(one.opened.key, images.key, hyperparameters)
         if not one.store.has_scores(reference):
             values = detector.score_from_grid(_grid(one, run, images, images.record.test))
             one.store.add_scores(reference, narrow(values.numpy()))
         references.append(reference)
-    id_scores, ood_scores = map(one.store.scores, references)
+    id_scores, ood_scores, *more_scores = map(one.store.scores, references)
+    correct = [_correct(one, images) for images in (one.sets.id, *shifted.values())]
+    metrics = all_metrics(id_scores, ood_scores) | open_set_metrics(id_scores, correct[0], ood_scores)
+    if shifted:
+        every = np.concatenate([id_scores, *more_scores])
+        whole = all_metrics(every, ood_scores) | open_set_metrics(every, np.concatenate(correct), ood_scores)
+        metrics |= {f"full_spectrum_{name}": value for name, value in whole.items()}
     forward, backward = detector.passes
     return Result(
         network=one.opened.label,
@@ -335,14 +357,23 @@ def _result(one: Evaluation, test: Test, detector: Detector) -> Result:
         hyperparameters=hyperparameters,
         state=str(detector.state),
         passes=(forward, backward),
-        metrics=all_metrics(id_scores, ood_scores),
+        metrics=metrics,
         images=(len(id_scores), len(ood_scores)),
         scores=(references[0], references[1]),
         fitted_on=run.fitted_on,
         command=tuple(one.options["command"]),
         benchmark=one.sets.benchmark,
+        shifted=tuple(images.name for images in shifted.values()),
+        shifted_data=tuple(images.key for images in shifted.values()),
+        shifted_scores=tuple(references[2:]),
         **one.fields,
     )
+
+
+def _correct(one: Evaluation, images: EvaluationSet) -> Array:
+    """Return whether the class of each test image was predicted (T,)."""
+    label, predicted, _ = one.store.scores(predictions_reference(one.opened.key, images.key)).T
+    return np.asarray(label == predicted)
 
 
 def _learned(chosen: Detector, given: Detector) -> dict[str, Any]:

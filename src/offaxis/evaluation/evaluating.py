@@ -77,6 +77,9 @@ def evaluate(
         normalise: mean and standard deviation that the network was trained with; None takes the network's own, those
             published for the ID set, or those of the training images.
         near: names of OOD sets of one's own that are of the same kind as the ID images (near-OOD); else they count as far.
+        shifted: sets of the ID classes under other conditions (corrupted, another camera), labelled, as ``ood``: for
+            full-spectrum evaluation, whose metrics (``full_spectrum_auroc``, ...) count their images as ID images. A
+            benchmark brings its own: ``openood(root, "imagenet", full_spectrum=True)``.
         validation: how many images of each set tuning may see, 1000 unless told; never more than a fifth.
         batch_size: images at a time, 64 unless told: so many small ones stay in a CPU's caches; a GPU is faster with more.
         features: a folder where the features of a network with a frozen backbone are kept, as ``train_frozen`` keeps them: a
@@ -281,6 +284,7 @@ def evaluate_by_options(
             train=partial(read, id_name, "train", rules),
             fitted_on=_fitted_on(options.fit_images, str(id_name), rules),
             protocols=("one-vs-one", "less-biased") if options.protocol == "both" else (options.protocol,),
+            shifted=[read(name, "test", alike_id) for name in options.shifted],
             near=[Path(name).expanduser().resolve().name if name in names else name for name in options.near],
             validation=options.validation,
             **common,
@@ -319,8 +323,10 @@ def _open_benchmark(options: EvaluateOptions) -> OpenOOD | None:
     """Open the benchmark of an evaluation, where it has one; its lists say what other options say elsewhere."""
     name = options.benchmark
     if name is None:
-        if options.partial:
-            raise ArgumentError("Expected --partial beside --benchmark alone.")
+        if options.partial or options.full_spectrum:
+            raise ArgumentError(
+                "Expected --partial and --full-spectrum beside --benchmark alone (--shifted names own sets)."
+            )
         return None
     if name not in BENCHMARKS:
         raise ArgumentError(
@@ -335,10 +341,12 @@ def _open_benchmark(options: EvaluateOptions) -> OpenOOD | None:
         )
     if options.data is None:
         raise ArgumentError(f"Expected --data ROOT, the folder with OpenOOD's benchmark_imglist, for {name}.")
-    return openood(options.data, name.removeprefix("openood-"), partial=options.partial)
+    return openood(
+        options.data, name.removeprefix("openood-"), partial=options.partial, full_spectrum=options.full_spectrum
+    )
 
 
-_LISTED = ("id", "ood", "images", "near", "protocol", "validation", "skip_bad")
+_LISTED = ("id", "ood", "shifted", "images", "near", "protocol", "validation", "skip_bad")
 """The options whose place a benchmark's lists take."""
 
 

@@ -16,7 +16,7 @@ that of one-vs-one.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -105,12 +105,14 @@ class EvaluationSet:
             the validation images, which hyperparameters may be chosen on, and of the test images.
         batches: normalised images and labels, batch by batch; the same at every iteration.
         group: how it relates to the ID set, where a benchmark says so; None goes by the catalogue.
+        labelled: whether labels are those of the ID classes.
     """
 
     name: str
     record: SetRecord
     batches: LabelledBatches = ()
     group: Group | None = None
+    labelled: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -125,16 +127,18 @@ class Sets:
     Attributes:
         id: the ID set.
         ood: the OOD sets by name.
+        shifted: sets of the ID classes under other conditions, by name.
         benchmark: the name of the benchmark whose lists these sets are; empty for none.
     """
 
     id: EvaluationSet
     ood: Mapping[str, EvaluationSet]
+    shifted: Mapping[str, EvaluationSet] = field(default_factory=dict)
     benchmark: str = ""
 
     def every(self) -> tuple[EvaluationSet, ...]:
         """Return all sets, beginning with the ID set."""
-        return (self.id, *self.ood.values())
+        return (self.id, *self.shifted.values(), *self.ood.values())
 
     def tested(self) -> list[str]:
         """Return the names of the OOD sets that have test images."""
@@ -218,7 +222,9 @@ def open_sets(
     if normalise is None and isinstance(images, ImageSet) and training is not None and training.images is not None:
         normalise = Normalise.from_images(training.images)
 
-    def evaluated(data: Any, name: str, *, like: Shape | None = None, labels: bool = False) -> EvaluationSet:
+    def evaluated(
+        data: Any, name: str, *, like: Shape | None = None, labels: bool = False, validation: int = validation
+    ) -> EvaluationSet:
         if is_loader(data):
             return _loader_set(data, name, validation, classes if labels else None)
         images = open_images(data, name, like=like)
@@ -228,7 +234,7 @@ def open_sets(
                 "training images, or DataLoaders of normalised images."
             )
         batches = as_batches(images, normalise, batch_size, labels=labels, num_classes=classes if labels else None)
-        return EvaluationSet(name, split_images(images, validation), batches)
+        return EvaluationSet(name, split_images(images, validation), batches, labelled=labels)
 
     id_set = evaluated(images, id_name, labels=True)
     channels, height, width = id_set.record.about["shape"]
@@ -237,7 +243,9 @@ def open_sets(
         if name not in named:
             raise ArgumentError(f"Expected near sets out of {', '.join(named)} but got {name!r}.")
     ood_sets = {name: evaluated(data, name, like=(channels, height, width)) for name, data in named.items()}
-    return replace(opened, normalise=normalise), Sets(id=id_set, ood=ood_sets)
+    more = named_sets(options["shifted"], id_set.name) if options["shifted"] else {}
+    shifted = {n: evaluated(d, n, like=(channels, height, width), labels=True, validation=0) for n, d in more.items()}
+    return replace(opened, normalise=normalise), Sets(id=id_set, ood=ood_sets, shifted=shifted)
 
 
 def split_images(images: ImageSet, validation: int = VALIDATION_IMAGES) -> SetRecord:
@@ -254,10 +262,11 @@ def _benchmark_sets(benchmark: OpenOOD, normalise: Normalise, batch_size: int, n
     """Return the sets of a benchmark: its validation lists are for tuning, its test lists for testing."""
 
     def listed(images: ImageSet, name: str, validation: int = 0, group: Group | None = None) -> EvaluationSet:
-        order, labels = torch.arange(len(images)), name == benchmark.name
+        order, labels = torch.arange(len(images)), name == benchmark.name or name in benchmark.shifted
         split = ValidationSplit(order[:validation], order[validation:], f"OpenOOD's lists {images.name}")
         batches = as_batches(images, normalise, batch_size, labels=labels, num_classes=num_classes if labels else None)
-        return EvaluationSet(name, _record(images.describe() | {"name": name}, images.shape, split), batches, group)
+        record = _record(images.describe() | {"name": name}, images.shape, split)
+        return EvaluationSet(name, record, batches, group, labels)
 
     sets = {}
     groups: dict[Group, tuple[str, ...]] = {"near": benchmark.near, "far": benchmark.far}
@@ -269,7 +278,8 @@ def _benchmark_sets(benchmark: OpenOOD, normalise: Normalise, batch_size: int, n
     if validation is not None:
         sets[validation.name] = listed(validation, validation.name, len(validation))
     id_set = listed(benchmark.id_images, benchmark.name, benchmark.id_validation)
-    return Sets(id=id_set, ood=sets, benchmark=benchmark.name)
+    shifted = {name: listed(benchmark.shifted_images(name), name) for name in benchmark.shifted}
+    return Sets(id=id_set, ood=sets, shifted=shifted, benchmark=benchmark.name)
 
 
 def _loader_set(loader: Any, name: str, validation: int, num_classes: int | None) -> EvaluationSet:
@@ -290,7 +300,8 @@ def _loader_set(loader: Any, name: str, validation: int, num_classes: int | None
         raise DataError(f"Expected images of {name} but its DataLoader gives none.")
     shuffled = is_sorted(labels) and len(labels) == about["images"]
     split = split_count(about["images"], validation, shuffled=shuffled)
-    return EvaluationSet(name, _record({"name": name, **about}, about["shape"], split), batches)
+    record = _record({"name": name, **about}, about["shape"], split)
+    return EvaluationSet(name, record, batches, labelled=num_classes is not None)
 
 
 def _read_loader(batches: LabelledBatches) -> tuple[dict[str, Any], Tensor] | None:

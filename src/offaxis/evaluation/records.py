@@ -63,7 +63,17 @@ class NetworkFields:
         return cls(**{n: _frozen(v) if n in _TUPLES else v for n, v in values.items() if n in names})
 
 
-_TUPLES = ("members", "command", "commands", "passes", "images", "scores")
+_TUPLES = (
+    "members",
+    "command",
+    "commands",
+    "passes",
+    "images",
+    "scores",
+    "shifted",
+    "shifted_data",
+    "shifted_scores",
+)
 
 
 def _frozen(value: Any) -> Any:
@@ -84,6 +94,9 @@ class NetworkRecord(NetworkFields):
         ece: expected calibration error, in [0, 1], 0 is best.
         aurc: area under the risk-coverage curve, in [0, 1], 0 is best.
         augrc: area under the generalised risk-coverage curve, in [0, 0.5], 0 is best; None in records that have none.
+        nll: negative log-likelihood in nats, 0 is best; None likewise.
+        brier: Brier score, in [0, 2], 0 is best; None likewise.
+        classwise_ece: expected calibration error of each class's probability, mean over classes, 0 is best; None likewise.
         origin: the folder or file that it came from, by name; empty for an object in memory.
         commands: the words of the command that trained it, or those of each member; empty where not recorded.
     """
@@ -97,6 +110,9 @@ class NetworkRecord(NetworkFields):
     ece: float
     aurc: float
     augrc: float | None = None
+    nll: float | None = None
+    brier: float | None = None
+    classwise_ece: float | None = None
     origin: str = ""
     commands: tuple[tuple[str, ...], ...] = ()
 
@@ -133,6 +149,9 @@ class Result(NetworkFields):
         setup: a digest of all arguments that the detector was made with, grids included, and of what it was fitted on.
         hyperparameters: their values, with learned weights where there are some.
         state: where these values come from: none, published default, given or tuned.
+        shifted: names of the ID sets under other conditions whose images are ID images too in ``full_spectrum_`` metrics.
+        shifted_data: their keys.
+        shifted_scores: references to their scores.
         given: the detector's arguments that are not its defaults; tables show them. Hyperparameters among them were the start
             of tuning, where they were tuned.
         passes: forward and backward passes through the network that scoring one image takes.
@@ -166,11 +185,20 @@ class Result(NetworkFields):
     command: tuple[str, ...] = ()
     benchmark: str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
+    shifted: tuple[str, ...] = ()
+    shifted_data: tuple[str, ...] = ()
+    shifted_scores: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> str:
         """Return what identifies this result: equal keys, equal numbers."""
-        return result_key(self.weights, self.id_data, self.ood_data, self.assumed_data, self.detector, self.setup)
+        sets = (self.id_data, self.ood_data, self.assumed_data)
+        return digest([self.weights, *sets, self.detector, self.setup, *self.shifted_data])
+
+    @property
+    def every_score(self) -> tuple[str, ...]:
+        """Return the references to all scores that it was made from."""
+        return self.scores + self.shifted_scores
 
     @property
     def method(self) -> str:
@@ -244,9 +272,9 @@ def argument_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def result_key(weights: str, id_data: str, ood_data: str, assumed_data: str | None, detector: str, setup: str) -> str:
-    """Return the key of a result that may not have been computed yet."""
-    return digest([weights, id_data, ood_data, assumed_data, detector, setup])
+def predictions_reference(network: str, images: str) -> str:
+    """Return the reference of (T, 3) label, predicted class and its probability of the test images of a set."""
+    return f"scores/{network}/{images}/predictions.npz#predictions"
 
 
 class SetRecord(NamedTuple):

@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from offaxis.errors import ArgumentError, EvaluationError, MissingPackageError
-from offaxis.evaluation.records import NetworkRecord, Result, SetRecord
+from offaxis.evaluation.records import NetworkRecord, Result, SetRecord, predictions_reference
 from offaxis.evaluation.store import Store
-from offaxis.evaluation.summary import TESTED_SET, oracle_name, ranked_rows, to_rows
-from offaxis.metrics import HIGHER_IS_BETTER
+from offaxis.evaluation.summary import (
+    TESTED_SET,
+    Comparison,
+    Predictions,
+    Summary,
+    compare_pair,
+    oracle_name,
+    per_class_rows,
+    ranked_rows,
+    read_predictions,
+    to_rows,
+)
+from offaxis.names import RESULT_METRICS
 from offaxis.progress import html_card, html_table
 
 if TYPE_CHECKING:
@@ -65,7 +76,7 @@ class Results:
         Args:
             reference: one of ``Result.scores``: of the ID test images, or of the OOD test images.
         """
-        if not any(reference in result.scores for result in self.results):
+        if not any(reference in result.every_score for result in self.results):
             raise ArgumentError(f"Expected a reference out of a Result of this evaluation but got {reference!r}.")
         return self.store.scores(reference)
 
@@ -101,6 +112,56 @@ class Results:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(f"| {' | '.join(map(str.ljust, line, widths))} |" for line in lines)
 
+    def predictions(self, result: Result) -> Predictions:
+        """Return labels and predictions of the ID test images of a result, in the order of its scores.
+
+        Raises:
+            StoreError: the results are of an earlier version that kept none.
+        """
+        return read_predictions(self.store, result)
+
+    def per_class(self) -> list[dict[str, Any]]:
+        """Return a row for each result and ID class: the accuracy, and the AUROC of its images against all OOD images.
+
+        ``pandas.DataFrame(results.per_class())`` makes a table of it.
+        """
+        return per_class_rows(self.store, self.results)
+
+    def compare(self, first: str, second: str, metric: str = "auroc") -> Comparison:
+        """Compare two detectors on the seeds and sets that both have: first minus second, with intervals and Wilcoxon's test.
+
+        Args:
+            first: a detector as ``table`` calls it, such as ``"cosine"``; with several networks ``"NETWORK: cosine"``.
+            second: another.
+            metric: a name that ``table`` takes.
+
+        Raises:
+            ArgumentError: there is no such detector, it is one of several networks, or they share no set.
+        """
+        rows = [(oracle_name(s.method, where == TESTED_SET), s) for where, s in self._ranked(metric)]
+        names = {f"{s.network}: {name}": s for name, s in rows}
+        found = []
+        for word in (first, second):
+            fitting = [s for title, s in names.items() if word in (title, title.removeprefix(f"{s.network}: "))]
+            if len(fitting) != 1:
+                raise ArgumentError(
+                    f"Expected one of {'; '.join(names)} but got {word!r}, which {len(fitting)} are called."
+                )
+            found += fitting
+        return compare_pair(*found)
+
+    def to_latex(self, metric: str = "auroc") -> str:
+        r"""Return ``table`` in LaTeX, centred, for ``\usepackage{booktabs}``; the best mean is bold."""
+        from offaxis.reports.tables import Table, Value, latex  # reports are made of results
+
+        head, rows = self._percentages(metric)
+        heads = head.index("network") + 1 if "network" in head else 1
+        ranked = [row for row in rows if "(oracle" not in row[0]] or rows
+        best = head.index(next(name for name in head if name.startswith("mean") and "OpenOOD" not in name))
+        cells = [[Value(None, cell, best=row is ranked[0] and n == best) for n, cell in enumerate(row)] for row in rows]
+        title = f"{metric} in percent"
+        return latex(Table(name=metric, title=title, columns=head, rows=cells, heads=heads))
+
     def _repr_html_(self) -> str:
         if not self.results:
             return html_card("No results", {})
@@ -111,13 +172,17 @@ class Results:
         facts = {"accuracy on ID images": escape(networks), "left out": notes}
         return html_card("AUROC in percent, best first; 50 is guessing", facts, below)
 
-    def _percentages(self, metric: str) -> tuple[list[str], list[list[str]]]:
-        """Return the head and the rows of the table."""
-        if metric not in HIGHER_IS_BETTER:
-            raise ArgumentError(f"Expected a metric out of {', '.join(HIGHER_IS_BETTER)} but got {metric!r}.")
+    def _ranked(self, metric: str) -> list[tuple[str, Summary]]:
+        if metric not in RESULT_METRICS:
+            raise ArgumentError(f"Expected a metric out of {', '.join(RESULT_METRICS)} but got {metric!r}.")
         ranked = ranked_rows(self.results, metric)
         if not ranked:
-            raise EvaluationError("Expected results to show but there are none.")
+            raise EvaluationError(f"Expected results with {metric} but there are none.")
+        return ranked
+
+    def _percentages(self, metric: str) -> tuple[list[str], list[list[str]]]:
+        """Return the head and the rows of the table."""
+        ranked = self._ranked(metric)
         summaries = [s for _, s in ranked]
         several = len({(s.id, s.network) for s in summaries}) > 1
         seeded = any(s.groups["all"].seed_std is not None for s in summaries)
@@ -154,8 +219,12 @@ class Results:
             store.add_set(key, record)
         for network in self.networks:
             store.add_network(network)
-        for reference in dict.fromkeys(reference for result in self.results for reference in result.scores):
-            store.add_scores(reference, self.scores(reference))
+        references = {reference: None for result in self.results for reference in result.every_score}
+        for r in self.results:
+            references |= {predictions_reference(r.weights, key): None for key in (r.id_data, *r.shifted_data)}
+        for reference in references:
+            if self.store.has_scores(reference):
+                store.add_scores(reference, self.store.scores(reference))
         present = {result.key for result in store.results()}
         store.add(result for result in self.results if result.key not in present)
         return store

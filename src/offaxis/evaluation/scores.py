@@ -106,7 +106,7 @@ def score_requests(run: DetectorRun, tuning: bool) -> list[ScoreRequest]:
 
 
 Scored = tuple[ScoreRequest | None, Array]
-"""A request, with its values over all images: (N,) as given, (N, S, ...) over a grid. None: the (N, 2) of ``confidence``."""
+"""A request, with its values over all images: (N,) as given, (N, S, ...) over a grid. None: the (N, C + 1) of ``labels``."""
 
 
 def compute_scores(
@@ -114,7 +114,7 @@ def compute_scores(
     batches: LabelledBatches,
     requests: Sequence[ScoreRequest],
     *,
-    confidence: bool = False,
+    labels: bool = False,
     title: str = "",
     quiet: bool = True,
 ) -> Iterator[Scored]:
@@ -127,19 +127,19 @@ def compute_scores(
         network: the network, in the place where it shall run.
         batches: of the set.
         requests: the scores to compute.
-        confidence: yield the probability of the predicted class and whether it was right too, for images with labels.
+        labels: yield the probabilities of the classes, followed by the label, too, for images with labels.
         title: of the progress bar.
         quiet: show no progress.
     """
     count: int = len(batches)  # type: ignore[arg-type]
     sharing = [request for request in requests if not request.reads_images or request.run.detector.shares_pass]
-    if len(sharing) == 1 and not confidence and sharing[0].reads_images:
+    if len(sharing) == 1 and not labels and sharing[0].reads_images:
         sharing = []  # nobody to share with
-    if sharing or confidence:
+    if sharing or labels:
         several = f"{len(sharing)} detectors that share a pass"
         what = several if len(sharing) > 1 else "".join(r.run.detector.name for r in sharing) or "accuracy"
         with Progress(f"{title}: {what}", count, quiet) as progress:
-            found = _shared_pass(network, batches, sharing, confidence, progress)
+            found = _shared_pass(network, batches, sharing, labels, progress)
         yield from found
     for request in requests:
         if request not in sharing:
@@ -153,27 +153,25 @@ def compute_scores(
 
 
 def _shared_pass(
-    network: Network, batches: LabelledBatches, requests: Sequence[ScoreRequest], confidence: bool, progress: Progress
+    network: Network, batches: LabelledBatches, requests: Sequence[ScoreRequest], labels: bool, progress: Progress
 ) -> list[Scored]:
     scorers = [None if request.reads_images else _scorer(request) for request in requests]
     gradients = None in scorers
     layers = layers_of(request.run.detector for request in requests)
     parts: list[list[Array]] = [[] for _ in requests]
     sure: list[Array] = []
-    for begun, leaf, labels in run(
-        network, batches, layers=layers, progress=progress, labels=confidence, gradients=gradients
-    ):
+    for begun, leaf, own in run(network, batches, layers=layers, progress=progress, labels=labels, gradients=gradients):
         outputs = begun.detached() if gradients else begun
         for request, scorer, values in zip(requests, scorers, parts, strict=True):
             if scorer is None:
                 values.append(_array(request.run.detector.scores_after(network, leaf, begun, grid=request.grid)))
             else:
                 values.append(_array(scorer(outputs)))
-        if confidence:
-            assert labels is not None
-            best = widest(outputs.logits).softmax(1).max(1)
-            sure.append(_array(torch.stack([best.values, best.indices.eq(labels).to(best.values.dtype)], 1)))
-    found: list[Scored] = [(None, np.concatenate(sure))] if confidence else []
+        if labels:
+            assert own is not None
+            shares = widest(outputs.logits).softmax(1)
+            sure.append(_array(torch.cat([shares, own.to(shares).unsqueeze(1)], 1)))
+    found: list[Scored] = [(None, np.concatenate(sure))] if labels else []
     return found + [(request, np.concatenate(values)) for request, values in zip(requests, parts, strict=True)]
 
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from functools import cached_property, lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from offaxis.data import CATALOGUE, relation
 from offaxis.data.catalogue import Group
 from offaxis.errors import ArgumentError
-from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, argument_text
-from offaxis.metrics import HIGHER_IS_BETTER
+from offaxis.evaluation.records import NetworkFields, NetworkRecord, Result, argument_text, predictions_reference
+from offaxis.evaluation.store import Store
+from offaxis.metrics import auroc, higher_is_better
 
 View = Literal["one-vs-one", "less-biased by tested set", "less-biased by assumed set", "openood"]
 VIEWS: tuple[View, ...] = ("one-vs-one", "less-biased by tested set", "less-biased by assumed set")
@@ -115,7 +116,7 @@ def summarise_metrics(results: Iterable[Result], view: View, metrics: Sequence[s
     for metric in metrics:
         own = {key: [(row, r) for row, r in some if metric in r.metrics] for key, some in members.items()}
         summaries = [_summary(some, names[key], metric) for key, some in own.items() if some]
-        sign = -1 if HIGHER_IS_BETTER[metric] else 1
+        sign = -1 if higher_is_better(metric) else 1
         found[metric] = sorted(summaries, key=lambda s: (s.id, sign * s.groups["all"].mean))
     return found
 
@@ -305,9 +306,13 @@ def largest_tests(results: Iterable[Result]) -> list[Result]:
     for r in results:
         ood = r.ood.removesuffix(" (partial)") if r.benchmark else r.ood
         test = (r.network, r.seed, r.weights, r.id, ood, r.assumed, r.detector, r.setup, r.state)
-        if test not in largest or sum(r.images) >= sum(largest[test].images):
+        if test not in largest or _extent(r) >= _extent(largest[test]):
             largest[test] = r
     return list(largest.values())
+
+
+def _extent(result: Result) -> tuple[int, int]:
+    return sum(result.images), len(result.shifted)
 
 
 def one_vs_one_results(results: Iterable[Result]) -> list[Result]:
@@ -376,7 +381,7 @@ def ranked_rows(results: Iterable[Result], metric: str = "auroc") -> list[tuple[
     rows = [("validation list" if s.state == "tuned" else "", s) for s in every if not is_oracle(s, first)]
     if others:
         rows += [("another set", s) for s in summarise(results, others[0], metric) if s.state == "tuned"]
-    sign = -1 if HIGHER_IS_BETTER[metric] else 1
+    sign = -1 if higher_is_better(metric) else 1
     rows.sort(key=lambda row: (row[1].id, sign * row[1].groups["all"].mean))
     return rows + [(TESTED_SET, s) for s in every if is_oracle(s, first)]
 
@@ -395,88 +400,160 @@ def to_rows(results: Iterable[Result]) -> list[dict[str, Any]]:
     ]
 
 
+class Predictions(NamedTuple):
+    """What a network predicts for the ID test images, in the order of their scores.
+
+    Attributes:
+        labels: int64 (T,), the classes that they are of.
+        predicted: int64 (T,), the classes that they are taken for.
+        probability: (T,) of these, in [0, 1].
+    """
+
+    labels: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    probability: NDArray[np.float64]
+
+
+def read_predictions(store: Store, result: Result) -> Predictions:
+    """Return the predictions for the ID test images of a result."""
+    labels, predicted, probability = store.scores(predictions_reference(result.weights, result.id_data)).T
+    return Predictions(labels.astype(np.int64), predicted.astype(np.int64), probability)
+
+
+def per_class_rows(store: Store, results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return a row for each result and ID class: accuracy, and AUROC of its images against all OOD images."""
+    rows = []
+    for result, named in zip(results, to_rows(results), strict=True):
+        predictions, (id_scores, ood_scores) = read_predictions(store, result), map(store.scores, result.scores)
+        for label in np.unique(predictions.labels).tolist():
+            own = predictions.labels == label
+            rows.append(
+                {name: named[name] for name in ("id", "ood", "assumed", "network", "seed", "method")}
+                | {
+                    "class": label,
+                    "images": int(own.sum()),
+                    "accuracy": float((predictions.predicted[own] == label).mean()),
+                    "auroc": auroc(id_scores[own], ood_scores),
+                }
+            )
+    return rows
+
+
 def oracle_name(method: str, oracle: bool) -> str:
     """Return what a detector is called that was tuned on the tested set itself: odin (oracle) in place of odin (tuned)."""
     return method.replace("(tuned", "(oracle") if oracle else method
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
     """The difference between two detectors, taken pair by pair: same seed, same set.
+
+    Intervals are percentile bootstraps: ``interval`` resamples sets *and* seeds, so it covers other sets like these and other
+    trainings, as far as a handful of each can. With fewer than about five of them an interval is too narrow.
 
     Attributes:
         first: network and detector.
         second: network and detector.
-        difference: mean of first minus second over all shared seeds and sets.
-        low: lower end of its interval; None where there is only one pair.
-        high: upper end.
-        wins: pairs in which the first is better: its value is larger, or smaller where the metric is an error.
-        pairs: how many there are.
-        seeds: shared seeds.
-        sets: shared sets.
+        metric: what is compared.
+        differences: (seeds, sets), first minus second, of the seeds and sets that both have.
+        level: of the intervals, in (0, 1).
+        resamples: of the bootstrap.
+        seed: of its drawing.
     """
 
     first: str
     second: str
-    difference: float
-    low: float | None
-    high: float | None
-    wins: int
-    pairs: int
-    seeds: int
-    sets: int
+    metric: str
+    differences: NDArray[np.float64]
+    level: float = 0.95
+    resamples: int = 2000
+    seed: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.first} minus {self.second}: {100 * self.difference:+.2f} points of {self.metric}"]
+        ends = {"seeds and sets": self.interval, "seeds": self.over_seeds, "sets": self.over_sets}
+        parts += [f"{100 * e[0]:+.2f} to {100 * e[1]:+.2f} over {over}" for over, e in ends.items() if e is not None]
+        counts = f"better in {self.wins} of {self.pairs} pairs ({self.seeds} seeds, {self.sets} sets)"
+        return "; ".join([*parts, counts, f"Wilcoxon p = {self.p_value:.3g} over sets"])
+
+    @property
+    def difference(self) -> float:
+        """Return the mean of first minus second over all shared seeds and sets."""
+        return float(self.differences.mean())
+
+    @property
+    def pairs(self) -> int:
+        """Return how many pairs of the same seed and set there are."""
+        return int(self.differences.size)
+
+    @property
+    def seeds(self) -> int:
+        """Return how many seeds both have."""
+        return len(self.differences)
+
+    @property
+    def sets(self) -> int:
+        """Return how many sets both have."""
+        return int(self.differences.shape[1])
+
+    @property
+    def wins(self) -> int:
+        """Return in how many pairs the first is better: its value is larger, or smaller where the metric is an error."""
+        return int(((self.differences if higher_is_better(self.metric) else -self.differences) > 0).sum())
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the interval of the difference over seeds and sets; None where there is only one pair."""
+        return self._interval(self.differences)
+
+    @cached_property
+    def over_seeds(self) -> tuple[float, float] | None:
+        """Return the interval over seeds for these sets; None with one seed."""
+        return self._interval(self.differences.mean(1, keepdims=True))
+
+    @cached_property
+    def over_sets(self) -> tuple[float, float] | None:
+        """Return the interval over sets for these seeds; None with one set."""
+        return self._interval(self.differences.mean(0, keepdims=True))
+
+    def _interval(self, differences: NDArray[np.float64]) -> tuple[float, float] | None:
+        if differences.size == 1:
+            return None
+        of_seeds, of_sets = _draws(*differences.shape, self.resamples, self.seed)
+        means = ((of_seeds @ differences) * of_sets).sum(1)
+        low, high = np.quantile(means, [(1 - self.level) / 2, (1 + self.level) / 2]).tolist()
+        return low, high
+
+    @cached_property
+    def p_value(self) -> float:
+        """Return Wilcoxon's two-sided signed-rank p-value over sets, of means over seeds; with n sets at least 2 / 2^n."""
+        from scipy.stats import wilcoxon  # takes a second to import, and tables do not need it
+
+        means = self.differences.mean(0)
+        return float(wilcoxon(means).pvalue) if means.any() else 1.0
 
     @property
     def clear(self) -> bool:
-        """Return whether the interval leaves out zero."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        """Return whether the interval over seeds and sets leaves out zero."""
+        return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
 
 
-def compare_pairs(
-    pairs: Sequence[tuple[Summary, Summary]], level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> list[Comparison]:
-    """Compare two detectors at a time on the seeds and sets that they share.
-
-    The interval is a percentile bootstrap that resamples sets *and* seeds, so it covers other sets like these and other
-    trainings, as far as a handful of each can. With fewer than about five seeds or sets it is too narrow.
+def compare_pair(first: Summary, second: Summary, **options: Any) -> Comparison:
+    """Compare two detectors, of one call of ``summarise``, on the seeds and sets that they share.
 
     Args:
-        pairs: the first and the second detector of each, of one call of ``summarise``.
-        level: of the interval, in (0, 1).
-        resamples: of the bootstrap.
-        seed: of the drawing.
+        first: the first.
+        second: the second, which is subtracted.
+        options: level, resamples and seed of the intervals.
 
     Raises:
-        ArgumentError: two have no set in common that they have for every seed in common.
+        ArgumentError: they have no set in common that they have for every seed in common.
     """
-    found = []
-    for first, second in pairs:
-        shared = {cell: value - second.cells[cell] for cell, value in first.cells.items() if cell in second.cells}
-        matrix = _shared_cells(shared, dict.fromkeys(row for _, row in shared))
-        if not matrix.size:
-            raise ArgumentError(
-                f"{first.title} and {second.title} have no set in common for all seeds that they share."
-            )
-        low = high = None
-        if matrix.size > 1:
-            of_seeds, of_sets = _draws(*matrix.shape, resamples, seed)
-            means = ((of_seeds @ matrix) * of_sets).sum(1)
-            low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2]).tolist()
-        better = matrix if HIGHER_IS_BETTER[first.metric] else -matrix
-        found.append(
-            Comparison(
-                first=first.title,
-                second=second.title,
-                difference=float(matrix.mean()),
-                low=low,
-                high=high,
-                wins=int((better > 0).sum()),
-                pairs=matrix.size,
-                seeds=len(matrix),
-                sets=matrix.shape[1],
-            )
-        )
-    return found
+    shared = {cell: value - second.cells[cell] for cell, value in first.cells.items() if cell in second.cells}
+    matrix = _shared_cells(shared, dict.fromkeys(row for _, row in shared))
+    if not matrix.size:
+        raise ArgumentError(f"{first.title} and {second.title} have no set in common for all seeds that they share.")
+    return Comparison(first=first.title, second=second.title, metric=first.metric, differences=matrix, **options)
 
 
 @lru_cache(maxsize=16)  # all pairs of a table share the resamples

@@ -21,7 +21,7 @@ from offaxis.evaluation.records import NetworkRecord, Result
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import RowKey, Summary, distinguish_networks, method_names, one_vs_one_results, row_key
 from offaxis.files import write_text
-from offaxis.metrics import HIGHER_IS_BETTER, roc_curve
+from offaxis.metrics import higher_is_better, roc_curve
 from offaxis.reports.report import IDSection
 from offaxis.reports.result_tables import METRIC_TITLES, dependency_tables, set_title
 from offaxis.reports.tables import html, templates
@@ -132,7 +132,7 @@ def ranking_figure(summaries: Sequence[Summary]) -> dict[str, Any] | None:
         rows.append(
             {"name": name, "mean": mean, "low": min(mean, *values), "high": max(mean, *values), "kind": s.state}
         )
-    title, higher = METRIC_TITLES[best[0].metric], HIGHER_IS_BETTER[best[0].metric]
+    title, higher = METRIC_TITLES[best[0].metric], higher_is_better(best[0].metric)
     ends = "worst set to the best" if higher else "best set to the worst"
     low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
     room = max(0.04 * (high - low), 0.25)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, TypeVar
 
@@ -14,13 +15,13 @@ from offaxis.evaluation.summary import (
     MeanStd,
     Summary,
     View,
-    compare_pairs,
+    compare_pair,
     method_names,
     reference_of,
     row_key,
     to_rows,
 )
-from offaxis.metrics import HIGHER_IS_BETTER
+from offaxis.metrics import higher_is_better
 from offaxis.reports.tables import Entry, Table, Value, csv_text, in_percent, percent
 
 Key = TypeVar("Key", bound=Hashable)
@@ -37,7 +38,11 @@ METRIC_TITLES = {
     "fpr_at_tpr95_ood": "FPR at TPR 95 % (OOD positive, interpolated)",
     "fpr_at_tpr95_openood": "FPR at TPR 95 % (OOD positive, as OpenOOD and pytorch-ood)",
     "detection_error": "detection error",
+    "oscr": "OSCR (ID positive)",
+    "ccr_at_fpr1": "CCR at FPR 1 % (ID positive)",
+    "ccr_at_fpr10": "CCR at FPR 10 % (ID positive)",
 }
+METRIC_TITLES |= {f"full_spectrum_{name}": f"full-spectrum {title}" for name, title in METRIC_TITLES.items()}
 
 
 _WORDS: dict[View, tuple[str, str, str]] = {
@@ -52,8 +57,11 @@ _WORDS: dict[View, tuple[str, str, str]] = {
 _NETWORK_METRICS = {
     "accuracy": ("accuracy %", max),
     "ece": ("ECE %", min),
+    "classwise_ece": ("classwise ECE %", min),
     "aurc": ("AURC %", min),
     "augrc": ("AUGRC %", min),
+    "nll": ("NLL (nats)", min),
+    "brier": ("Brier (0 to 2)", min),
 }
 
 
@@ -102,15 +110,22 @@ def networks_table(records: Sequence[NetworkRecord], id_name: str) -> Table:
         columns.append(title)
         means = [np.mean(own) for own in values]
         for row, own, mean in zip(rows, values, means, strict=True):
-            row.append(mean_value(own, best=len(means) > 1 and _is_best(mean, best(means))))
+            value = mean_value(own, best=len(means) > 1 and _is_best(mean, best(means)))
+            row.append(value if "%" in title else replace(value, text=_three_digits(own), percent=False))
     return Table(
         name=slug("networks", id_name),
         title=f"The networks, on {set_title(id_name)} itself",
         columns=columns,
         rows=rows,
         note="Mean (standard deviation over seeds). ECE: expected calibration error; AURC: area under the risk-coverage curve; "
-        "AUGRC: under the generalised one; all are better when smaller.",
+        "AUGRC: under the generalised one; all are better when smaller."
+        + (" So are NLL, the negative log-likelihood, and the Brier score." if "NLL (nats)" in columns else ""),
     )
+
+
+def _three_digits(values: Sequence[float]) -> str:
+    """Return the mean of numbers that are no shares, with their standard deviation where there are several."""
+    return f"{np.mean(values):.3f}" + (f"({np.std(values, ddof=1):.3f})" if len(values) > 1 else "")
 
 
 def ranking_table(summaries: Sequence[Summary], view: View, metric: str = "auroc", *, oracle: bool = False) -> Table:
@@ -172,7 +187,7 @@ def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") 
         least, most = min(means[name]), max(means[name])
         share = (cell.mean - least) / max(most - least, 1e-12)
         best = _is_best(cell.mean, _best_of(metric)(means[name]))
-        return in_percent(cell.mean, cell.std, best=best, share=share if HIGHER_IS_BETTER[metric] else 1 - share)
+        return in_percent(cell.mean, cell.std, best=best, share=share if higher_is_better(metric) else 1 - share)
 
     protocol, what, over = _WORDS[view]
     return Table(
@@ -186,7 +201,7 @@ def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") 
 
 
 def _best_of(metric: str) -> Callable[..., float]:
-    return max if HIGHER_IS_BETTER[metric] else min
+    return max if higher_is_better(metric) else min
 
 
 def _is_best(mean: float, best: float) -> bool:
@@ -211,8 +226,9 @@ def pairs_table(
     if every:
         pairs += [(a, b) for a, b in combinations(others, 2) if a.network == b.network]
     rows: list[list[Entry]] = []
-    for c in compare_pairs([(a, b) for a, b in pairs if _are_comparable(a, b)]):
-        ends = [Value(None if end is None else 100 * end, percent(end), percent=True) for end in (c.low, c.high)]
+    for c in (compare_pair(a, b) for a, b in pairs if _are_comparable(a, b)):
+        interval = c.interval or (None, None)
+        ends = [Value(None if end is None else 100 * end, percent(end), percent=True) for end in interval]
         difference = Value(100 * c.difference, f"{100 * c.difference:+.2f}", best=c.clear, percent=True)
         rows.append([c.first, c.second, difference, *ends, *map(counted, (c.wins, c.pairs, c.seeds, c.sets))])
     first = ("first", "second") if every else ("the other",)

@@ -80,14 +80,14 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return a ``tabular`` with booktabs rules, in a ``table`` with a caption."""
+    r"""Return a ``tabular`` with booktabs rules, centred in a ``table`` with a caption; needs ``\usepackage{booktabs}``."""
     spec = "l" * table.heads + "r" * (len(table.columns) - table.heads)
     head, *rows = [f"    {' & '.join(row)} \\\\" for row in _shown_rows(table, escape, r"\textbf{{{}}}")]
     body = "\n".join([r"    \toprule", head, r"    \midrule", *rows, r"    \bottomrule"])
     caption = escape(f"{table.title}. {table.note}".strip())
     return (
-        f"\\begin{{table}}\n  \\caption{{{caption}}}\n  \\label{{tab:{table.name}}}\n  \\begin{{tabular}}{{{spec}}}\n"
-        f"{body}\n  \\end{{tabular}}\n\\end{{table}}\n"
+        f"\\begin{{table}}\n  \\centering\n  \\caption{{{caption}}}\n  \\label{{tab:{table.name}}}\n"
+        f"  \\begin{{tabular}}{{{spec}}}\n{body}\n  \\end{{tabular}}\n\\end{{table}}\n"
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from offaxis.data import ImageSet
 from offaxis.errors import ArgumentError, DataError, EvaluationError
 from offaxis.evaluation import Store
-from offaxis.evaluation.summary import View, compare_pairs, summarise
+from offaxis.evaluation.summary import View, compare_pair, summarise
 from offaxis.paper.tables import beside, paper_numbers, paper_rows
 from offaxis.reports.page import (
     Thumbnails,
@@ -318,7 +318,7 @@ def test_detectors_without_a_set_that_all_seeds_have_are_not_compared(made_up: S
     assert markdown(section.protocols[0].differences)
     summaries = summarise(results, "one-vs-one")
     with pytest.raises(ArgumentError, match="no set in common for all seeds"):
-        compare_pairs([(summaries[0], summaries[1])])
+        compare_pair(summaries[0], summaries[1])
 
 
 def test_openoods_table_counts_a_set_once_as_its_images_grow(made_up: Store, tmp_path: Path) -> None:
