@@ -22,6 +22,7 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from offaxis.calibration.calibration import Calibration
+from offaxis.calibration.classes import ClassCalibration
 from offaxis.data.transforms import input_from_json
 from offaxis.detectors import Detector
 from offaxis.detectors.registry import describe_detector, rebuild_detector
@@ -46,10 +47,13 @@ MAX_MANIFEST = 8 * 2**20
 MAX_BYTES = 16 * 2**30
 PRECISIONS = {torch.float64, torch.float32, torch.bfloat16, torch.float16}
 EXAMPLES = ("pixels", "features", "predicted")
+PROMISED = ("alpha", "per_class", "confidence", "max_error", "accuracy")
 TENSORS = {
     "scores": (torch.float64, 1),
     "predicted": (torch.int64, 1),
     "cosine": (torch.float64, 1),
+    "mass": (torch.float64, 1),
+    "probability": (torch.float64, 1),
     "hashes": (torch.uint8, 2),
     "calibrated_on": (torch.uint8, 2),
     "examples.pixels": (torch.uint8, 4),
@@ -143,8 +147,12 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
     except DetectorError as error:
         raise BundleError(str(error)) from error
     tensors = {"scores": torch.from_numpy(calibration.scores), "predicted": torch.from_numpy(calibration.predicted)}
+    promise: dict[str, Any] = {name: getattr(calibration, name) for name in PROMISED}
     if calibration.cosine is not None:
         tensors["cosine"] = torch.from_numpy(calibration.cosine)
+    if (of_classes := calibration.classes) is not None:
+        promise |= {"temperature": of_classes.temperature, "ece": list(of_classes.ece)}
+        tensors["mass"], tensors["probability"] = map(torch.from_numpy, (of_classes.mass, of_classes.probability))
     if model.examples is not None:
         tensors |= {f"examples.{name}": getattr(model.examples, name) for name in EXAMPLES}
     files = {
@@ -158,7 +166,7 @@ def _pack(model: Model, builder: Builder | None) -> tuple[dict[str, Any], dict[s
         "preprocessing": model.preprocessing.to_json(),
         "classes": list(model.classes),
         "detector": description,
-        "calibration": {name: getattr(calibration, name) for name in ("alpha", "per_class", "confidence", "accuracy")},
+        "calibration": promise,
         "provenance": model.provenance,
     }
     return meta, files
@@ -180,11 +188,9 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         tensors["scores"].numpy(),
         tensors["predicted"].numpy(),
         len(classes),
-        promise["alpha"],
-        per_class=promise["per_class"],
-        confidence=promise.get("confidence"),
         cosine=tensors["cosine"].numpy() if "cosine" in tensors else None,
-        accuracy=promise.get("accuracy"),
+        classes=_class_calibration(promise, tensors),
+        **{name: promise.get(name) for name in PROMISED},  # older bundles do not have all
     )
     examples = {name: tensors[f"examples.{name}"] for name in EXAMPLES if f"examples.{name}" in tensors}
     return Model(
@@ -198,6 +204,16 @@ def _unpack(meta: Mapping[str, Any], files: Mapping[str, bytes], given: nn.Modul
         calibrated_on=tensors["calibrated_on"],
         examples=Examples(**examples) if examples else None,
     )
+
+
+def _class_calibration(promise: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ClassCalibration | None:
+    """Return what a bundle knows of class probabilities; None where it is an older one, or was calibrated without labels."""
+    if promise.get("temperature") is None:
+        return None
+    before, after = map(float, promise["ece"])
+    mass, probability = tensors["mass"].numpy(), tensors["probability"].numpy()
+    temperature = float(promise["temperature"])
+    return ClassCalibration(temperature=temperature, ece=(before, after), mass=mass, probability=probability)
 
 
 def _rebuilt_detector(meta: Mapping[str, Any], files: Mapping[str, bytes]) -> Detector:

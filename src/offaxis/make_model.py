@@ -125,6 +125,7 @@ def _calibrated(
         alpha=options.alpha,
         per_class=options.per_class,
         confidence=options.confidence,
+        max_error=options.max_error,
         preprocessing=Preprocessing(shape, network.normalise, resize),
     )
     if rest is not None and len(model.used):

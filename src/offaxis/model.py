@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from offaxis import __version__
 from offaxis.calibration import conformal
 from offaxis.calibration.calibration import Calibration, Promise, calibrate
+from offaxis.calibration.classes import class_probabilities, class_sets
 from offaxis.data import ImageSet, TensorSet, image_hashes
 from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.images import pack_hashes, unpack_hashes
@@ -37,7 +38,7 @@ from offaxis.networks.run import (
     threads_for,
     to_network,
 )
-from offaxis.prediction import Floats, Prediction, Scores, Verdict, class_probabilities, largest, verdict
+from offaxis.prediction import Floats, Prediction, Scores, Verdict, largest, verdict
 from offaxis.progress import count, html_card
 
 __all__ = ["Model", "Prediction", "Verdict"]
@@ -152,7 +153,7 @@ class Model:
             preprocessing: size, mean and standard deviation of training; needed where the network does not know them.
             classes: names; else those of the training, else those of the labelled images, else numbers.
             promise: ``alpha``, the share of new ID images that may be flagged (0.05); ``per_class``, whether verdicts are to
-                hold for each predicted class; ``confidence``: see :func:`offaxis.calibrate`.
+                hold for each predicted class; ``confidence`` and ``max_error``: see :func:`offaxis.calibrate`.
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
@@ -227,6 +228,7 @@ class Model:
         per_class: bool | None = None,
         *,
         confidence: float | None = None,
+        max_error: float | None = None,
     ) -> Self:
         """Return the same model calibrated on other images, or for another level on the same; nothing is trained.
 
@@ -237,6 +239,7 @@ class Model:
             alpha: another level; None keeps it.
             per_class: whether verdicts hold for each predicted class; None keeps it.
             confidence: another one; 0 for none, None keeps it.
+            max_error: likewise.
 
         Raises:
             TooFewImagesError, OverlapError: see :func:`offaxis.calibrate`.
@@ -246,10 +249,10 @@ class Model:
             "alpha": own.alpha if alpha is None else alpha,
             "per_class": own.per_class if per_class is None else per_class,
             "confidence": own.confidence if confidence is None else confidence,
+            "max_error": own.max_error if max_error is None else max_error,
         }
         if images is None:
             conformal.check_alpha(promise["alpha"])
-            promise["confidence"] = conformal.check_confidence(promise["confidence"])
             provenance = {name: value for name, value in self.provenance.items() if name != "held_out"}
             return replace(self, calibration=replace(own, **promise), provenance=provenance)
         used = [unpack_hashes(self.used)] if len(self.used) and not is_loader(images) else []
@@ -379,7 +382,8 @@ class Model:
     def _predictions(self, scores: Scores, logits: Floats, cosine: Floats | None) -> list[Prediction]:
         """Return the predictions from scores (N,), logits (N, C) and cosines (N, C)."""
         calibration, names = self.calibration, self.classes
-        probabilities = class_probabilities(logits, cosine)
+        about = calibration.classes
+        probabilities = class_probabilities(logits, cosine, 1.0 if about is None else about.temperature)
         closeness = probabilities if cosine is None else cosine
         indices, values = largest(closeness, min(NEAREST, closeness.shape[1]))
         predicted = probabilities.argmax(1)
@@ -387,6 +391,9 @@ class Model:
         of_classes = calibration.class_p_values(scores, predicted).tolist()
         class_p_values = [None if p != p else p for p in of_classes]  # NaN: too few calibration images
         chances, numbers = probabilities.max(1).tolist(), scores.tolist()
+        sets = None if calibration.most_mass is None else class_sets(probabilities, calibration.most_mass)
+        least = 0.0 if calibration.alone is None else calibration.alone.probability
+        deciding = class_p_values if calibration.per_class else p_values
         return [
             Prediction(
                 class_name=names[index],
@@ -396,8 +403,9 @@ class Model:
                 score=numbers[i],
                 p_value=p_values[i],
                 class_p_value=class_p_values[i],
-                verdict=verdict(p_values[i], class_p_values[i], calibration.levels[index], calibration.per_class),
+                verdict=verdict(deciding[i], calibration.levels[index], chances[i] < least),
                 nearest=tuple([(names[c], value) for c, value in zip(indices[i], values[i], strict=True)]),
+                classes=None if sets is None else tuple([names[c] for c in sets[i]]),
             )
             for i, index in enumerate(predicted.tolist())
         ]
@@ -462,7 +470,7 @@ def _calibrate(
         about = {"name": name, "images": len(calibration.scores), "fingerprint": None}
         return calibration, about, pack_hashes([])
     if images.classes and tuple(images.classes) != classes:  # its labels are numbers of other classes
-        calibration = replace(calibration, accuracy=None)
+        calibration = replace(calibration, accuracy=None, classes=None)
     return calibration, images.describe(), pack_hashes(image_hashes(images))
 
 

@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from offaxis.calibration.calibration import Calibration, check_overlap
+from offaxis.calibration.calibration import Calibration, Promise, check_overlap
+from offaxis.calibration.classes import ClassCalibration, class_probabilities, masses
 from offaxis.calibration.conformal import p_value
 from offaxis.data import ImageSet, match
 from offaxis.data.images import unpack_hashes
@@ -53,7 +54,8 @@ class Graph(nn.Module):
     """A module that maps pixels uint8 (N, c, h, w) to logits (N, C), cosine (N, C) if any, score (N,), p_value (N,).
 
     P-values are double: in single precision 5 / 100 is above 0.05, and an image on the border would not be flagged.
-    With verdicts per class ``class_p_value`` (N,) follows, NaN where a class has too few calibration images.
+    With verdicts per class ``class_p_value`` (N,) follows, NaN where a class has too few calibration images. Where labelled
+    images have calibrated it, ``probability`` (N, C) follows, and ``could_be`` bool (N, C) where they were enough for it.
 
     Args:
         model: the model.
@@ -79,7 +81,7 @@ class Graph(nn.Module):
         self.register_buffer("id_classes", torch.from_numpy(calibration.predicted))
         enough = torch.tensor(calibration.enough())
         self.register_buffer("nan_where_too_few", torch.where(enough, 0.0, torch.nan).double())
-        self.per_class = calibration.per_class
+        self.per_class, self.classes, self.most_mass = calibration.per_class, calibration.classes, calibration.most_mass
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Compute the outputs in the order of ``output_names``."""
@@ -94,6 +96,12 @@ class Graph(nn.Module):
                 predicted = outputs.logits.argmax(1)
                 same = (self.id_classes.unsqueeze(0) == predicted.unsqueeze(1)).double()
                 results.append(p_value((at_least * same).sum(1), same.sum(1)) + self.nan_where_too_few[predicted])
+            if self.classes is not None:
+                results.append((outputs.logits / self.classes.temperature).softmax(1))
+            if self.most_mass is not None:
+                ordered, places = results[-1].topk(outputs.logits.shape[1], dim=1)
+                before = ordered.double().cumsum(1) - ordered.double()
+                results.append(torch.zeros_like(before).scatter(1, places, (before <= self.most_mass).double()) > 0)
         return tuple(results)
 
 
@@ -102,6 +110,8 @@ def output_names(model: Model, p_values: bool = True) -> list[str]:
     names = ["logits", *([] if model.calibration.cosine is None else ["cosine"]), "score"]
     if p_values:
         names += ["p_value", *(["class_p_value"] if model.calibration.per_class else [])]
+        names += ["probability"] if model.calibration.classes is not None else []
+        names += ["could_be"] if model.calibration.most_mass is not None else []
     return names
 
 
@@ -237,6 +247,11 @@ def _write_metadata(proto: Any, model: Model) -> None:
         "provenance": json.dumps(model.public_provenance()),
         "verdict": f"out-of-distribution where {deciding} <= {level}",
     }
+    if calibration.classes is not None:
+        metadata |= {"temperature": repr(calibration.classes.temperature), "ece": json.dumps(calibration.classes.ece)}
+    if calibration.alone is not None:
+        metadata["verdict"] += f", else unsure where the largest probability < {calibration.alone.probability!r}"
+        metadata |= {"max_error": repr(calibration.max_error), "decided_alone": repr(calibration.alone.share)}
     if calibration.per_class:
         metadata["class_thresholds"] = json.dumps(calibration.class_thresholds())
     else:
@@ -273,7 +288,7 @@ def largest_difference(model: Model, graph: Graph, session: Any, names: Sequence
             raise ExportError("The network gives cosines but its calibration has none: calibrate the bundle again.")
         found = dict(zip(names, session.run(names, {INPUT: pixels.numpy()}), strict=True))
         for name, expected in zip(names, values, strict=True):
-            if not name.endswith("p_value"):
+            if name != "could_be" and not name.endswith("p_value"):
                 size = 1.0 if name == "cosine" else max(1.0, float(expected.abs().max()))
                 apart = np.abs(found[name] - expected.numpy()).max() / size
                 largest = float(np.maximum(largest, apart))  # unlike max() it keeps NaN
@@ -281,6 +296,8 @@ def largest_difference(model: Model, graph: Graph, session: Any, names: Sequence
             return largest
         if "p_value" in found:
             largest = float(np.maximum(largest, _p_value_difference(model.calibration, found)))
+        if "probability" in found:
+            largest = float(np.maximum(largest, _class_difference(model.calibration, found)))
     return largest
 
 
@@ -296,6 +313,20 @@ def _p_value_difference(calibration: Calibration, found: dict[str, NDArray[Any]]
         own = found[name]
         outside = np.maximum(low - own, own - high)[~(np.isnan(low) & np.isnan(own))]  # NaN: too few calibration images
         apart = float(np.maximum(apart, outside.max(initial=0.0)))
+    return apart
+
+
+def _class_difference(calibration: Calibration, found: dict[str, NDArray[Any]]) -> float:
+    """Return how far probabilities are from the formula; 1 where a class wrongly is, or is not, among those that could be."""
+    assert calibration.classes is not None
+    expected = class_probabilities(found["logits"], found.get("cosine"), calibration.classes.temperature)
+    apart = float(np.abs(found["probability"] - expected).max())
+    if "could_be" in found:
+        assert calibration.most_mass is not None
+        before = masses(found["probability"])
+        certain = np.abs(before - calibration.most_mass) > TOLERANCE
+        wrong = found["could_be"] != (before <= calibration.most_mass)
+        apart = max(apart, float((wrong & certain & (before > 0)).any()))
     return apart
 
 
@@ -461,22 +492,27 @@ def export_int8(model: Model, path: str | Path, images: ImageSet, ood: Sequence[
         graphs = (plain, _quantise(plain, ranges))
         engines = [OnnxEngine(make_session(content, default_threads()), names) for content in graphs]
         old, new = (_outputs(engine, held_out) for engine in engines)
+        labelled = held_out.labels is not None and tuple(held_out.classes or ()) == model.classes
+        truth = held_out.labels.numpy() if held_out.labels is not None and labelled else old[1]
         aurocs = {}
         for other in ood:
             before, after = (_outputs(engine, match(other, wanted.shape, wanted.resize))[0] for engine in engines)
             aurocs[other.name] = (auroc(old[0], before), auroc(new[0], after))
+        promise: Promise = {
+            "alpha": model.calibration.alpha,
+            "per_class": model.calibration.per_class,
+            "confidence": model.calibration.confidence,
+            "max_error": model.calibration.max_error,
+        }
         calibration = Calibration.from_scores(
             new[0],
             new[1],
             len(model.classes),
-            model.calibration.alpha,
-            per_class=model.calibration.per_class,
-            confidence=model.calibration.confidence,
             cosine=new[2],
+            classes=ClassCalibration.fitted(new[3], truth) if labelled else None,
+            **promise,
         )
         content = _quantise(graph_bytes(replace(model, calibration=calibration)), ranges)
-    labelled = held_out.labels is not None and tuple(held_out.classes or ()) == model.classes
-    truth = held_out.labels.numpy() if held_out.labels is not None and labelled else old[1]
     found = Quantised(
         accuracy=(float((old[1] == truth).mean()), float((new[1] == truth).mean())),
         labelled=labelled,
@@ -533,9 +569,12 @@ def _quantise(content: bytes, ranges: ImageSet) -> bytes:
         return target.read_bytes()
 
 
-def _outputs(engine: OnnxEngine, images: ImageSet) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """Return scores (N,), predicted classes (N,) and largest cosines (N,), if any, of a set."""
+def _outputs(
+    engine: OnnxEngine, images: ImageSet
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None, NDArray[Any]]:
+    """Return scores (N,), predicted classes (N,), largest cosines (N,), if any, and logits (N, C) of a set."""
     with export_errors("onnxruntime cannot run the graph"):
         scores, logits, cosines = zip(*(engine(pixels) for pixels in images.batches(64)), strict=True)
     largest = None if cosines[0] is None else np.concatenate(cosines).max(1).astype(np.float64)
-    return np.concatenate(scores), np.concatenate(logits).argmax(1), largest
+    every = np.concatenate(logits)
+    return np.concatenate(scores), every.argmax(1), largest, every

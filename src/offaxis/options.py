@@ -532,6 +532,11 @@ class BundleOptions(RunningOptions, NetworkOption):
     confidence: float | None = option(
         None, "At most alpha with this probability over calibration sets, such as 0.95, not only on average."
     )
+    max_error: float | None = option(
+        None,
+        "Call images unsure, so that of the others at most this share, such as 0.01, has a wrong class, with a confidence of "
+        "95 %; needs labels.",
+    )
     trained_on: str | None = option(None, "The training images, where the run does not name a known set.")
     unchecked: bool = option(
         False, "Do not look for calibration images among the training images.", flags="--unchecked"
@@ -657,6 +662,11 @@ class CalibrateOptions(RunningOptions, CodeOptions):
     per_class: bool | None = option(None, "Verdicts per class.", shown="unchanged")
     confidence: float | None = option(
         None, "At most alpha with this probability over calibration sets; 0: on average.", shown="unchanged"
+    )
+    max_error: float | None = option(
+        None,
+        "Call images unsure, so that at most this share of the others has a wrong class; 0: none.",
+        shown="unchanged",
     )
     skip_bad: bool = _skip_bad()
     drop_duplicates: bool = _drop_duplicates()

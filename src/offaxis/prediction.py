@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from offaxis.errors import BadOutputsError
 from offaxis.progress import html_bar, html_card
 
 Floats = NDArray[np.floating[Any]]
@@ -20,6 +19,7 @@ class Verdict(StrEnum):
 
     IN = "in-distribution"
     OUT = "out-of-distribution"
+    UNSURE = "unsure"
     TOO_FEW = "not enough calibration images"
 
 
@@ -30,14 +30,18 @@ class Prediction:
     Attributes:
         class_name: the most probable class.
         class_index: its number, in the order of the logits.
-        probability: the softmax probability of that class, in (0, 1].
+        probability: of that class, in (0, 1]: the softmax, at the temperature of labelled calibration images where there were
+            any.
         cosine: the largest cosine with a class axis, in [-1, 1]; None where the network has none.
         score: the detection score; larger = more out-of-distribution.
         p_value: the conformal p-value of the score among the ID calibration images, in (0, 1]; small = out-of-distribution.
         class_p_value: the same among ID images of this predicted class; None where there are too few.
         verdict: ``p_value <= alpha`` is out-of-distribution, with a confidence at most k / (n + 1); where verdicts are per
-            class, ``class_p_value`` decides.
+            class, ``class_p_value`` decides. Unsure is an image that is not, where a ``max_error`` is promised and the
+            probability is too small for it.
         nearest: the classes with the largest cosines, with these (probabilities where there is no cosine).
+        classes: those that it could be, most probable first: the right one is among them for a share of 1 - alpha of ID images.
+            None where that is not known: the calibration images were too few or without labels.
     """
 
     class_name: str
@@ -49,6 +53,7 @@ class Prediction:
     class_p_value: float | None
     verdict: Verdict
     nearest: tuple[tuple[str, float], ...]
+    classes: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the prediction in types that JSON has."""
@@ -61,6 +66,7 @@ class Prediction:
             "p_value": self.p_value,
             "class_p_value": self.class_p_value,
             "verdict": self.verdict.value,
+            "could_be": None if self.classes is None else list(self.classes),
             "nearest": [{"class": name, "value": value} for name, value in self.nearest],
         }
 
@@ -68,11 +74,12 @@ class Prediction:
         return in_words(self.class_name, self.probability, self.verdict, self.p_value)
 
     def _repr_html_(self) -> str:
-        colour = {Verdict.IN: "#2e7d32", Verdict.OUT: "#c62828"}.get(self.verdict, "#616161")
+        colour = {Verdict.IN: "#2e7d32", Verdict.OUT: "#c62828", Verdict.UNSURE: "#b26a00"}.get(self.verdict, "#616161")
         badge = f'<span style="background:{colour};color:#fff;border-radius:3px;padding:.1em .5em">{self.verdict.value}</span>'
         nearest = ", ".join(f"{escape(name)} {value:.2f}" for name, value in self.nearest)
         rows = {
             "probability": html_bar(self.probability),
+            "could be": "" if self.classes is None else escape(", ".join(self.classes)),
             "p-value": f"{html_bar(self.p_value, colour)} of ID images look as unusual",
             "p-value within the class": "" if self.class_p_value is None else f"{self.class_p_value:.3g}",
             "score (larger = more OOD)": f"{self.score:.4g}",
@@ -88,44 +95,11 @@ def in_words(class_name: str, probability: float, verdict: Verdict, p_value: flo
     return f"{class_name} ({100 * probability:.0f} %), {said} (p = {p_value:.2g})"
 
 
-def verdict(p_value: float, class_p_value: float | None, level: float, per_class: bool) -> Verdict:
+def verdict(deciding: float | None, level: float, unsure: bool = False) -> Verdict:
     """Return the verdict: out-of-distribution up to this p-value, over all images or within the predicted class."""
-    deciding = class_p_value if per_class else p_value
     if deciding is None:
         return Verdict.TOO_FEW
-    return Verdict.OUT if deciding <= level else Verdict.IN
-
-
-def class_probabilities(logits: Floats, cosine: Floats | None) -> Floats:
-    """Compute class probabilities (N, C) from logits (N, C) and cosines (N, C), if any; all of them are finite.
-
-    A predicted scale can be too large for its type, which makes logits infinite and their softmax NaN. The class with the
-    largest cosine then has all of the probability, as it has in the limit of a growing scale.
-
-    Raises:
-        BadOutputsError: there is no cosine either, or it is not finite.
-    """
-    probabilities = _softmax(logits)
-    lost = np.isnan(probabilities[:, 0])  # then all of the row are
-    if not lost.any():
-        return probabilities
-    if cosine is not None:
-        probabilities[lost] = _softmax(cosine[lost] * np.finfo(np.float32).max)
-    if np.isnan(probabilities[:, 0]).any():
-        raise BadOutputsError(
-            "Expected finite numbers but there is NaN or infinity in the class probabilities. Check images and training."
-        )
-    return probabilities
-
-
-def _softmax(logits: Floats) -> Floats:
-    """Compute the softmax of rows (N, C), NaN in rows whose largest value is not finite."""
-    most = logits.max(1, keepdims=True)
-    if not np.isfinite(most).all():
-        most = np.where(np.isfinite(most), most, np.nan)
-    raised: Floats = np.exp(logits - most)
-    raised /= raised.sum(1, keepdims=True)
-    return raised
+    return Verdict.OUT if deciding <= level else Verdict.UNSURE if unsure else Verdict.IN
 
 
 def largest(values: Floats, count: int) -> tuple[list[list[int]], list[list[float]]]:

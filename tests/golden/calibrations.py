@@ -1,6 +1,7 @@
 """Compute the golden p-values, thresholds, calibrations and answers of bundles."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -117,6 +118,7 @@ def bundles() -> Json:
         with TemporaryDirectory() as folder:
             model.save(Path(folder) / "model.oax")
             again = offaxis.load(Path(folder) / "model.oax")
+        again = replace(again, calibration=replace(again.calibration, classes=None))  # the softmax without temperature
         answers = [*again.predict(shown), *again.predict(large)]
         found[name] = {
             "answers": [

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self, TypedDict
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from offaxis.calibration import conformal
+from offaxis.calibration.classes import SURE, Alone, ClassCalibration
 from offaxis.calibration.conformal import Floats
 from offaxis.data import ImageSet, Normalise
 from offaxis.data.adapt import as_batches, as_image_set, is_loader
@@ -51,6 +52,9 @@ class Calibration:
         cosine: (n,) float64, the largest cosine of each; None where the network has none.
         accuracy: the share of them whose class is predicted, where they have labels; a low one tells that the classes are in
             another order, or the images normalised otherwise, than in training.
+        classes: what labelled images tell of class probabilities; None without labels.
+        max_error: the share of the images that are decided alone that may be wrong, with a confidence of 95 % over calibration
+            sets; the others are unsure. None where that is not asked for.
     """
 
     scores: Floats
@@ -61,6 +65,8 @@ class Calibration:
     confidence: float | None = None
     cosine: Floats | None = None
     accuracy: float | None = None
+    classes: ClassCalibration | None = None
+    max_error: float | None = None
 
     @classmethod
     def from_scores(
@@ -70,10 +76,10 @@ class Calibration:
         num_classes: int,
         alpha: float = 0.05,
         *,
-        per_class: bool = False,
-        confidence: float | None = None,
         cosine: Floats | None = None,
         accuracy: float | None = None,
+        classes: ClassCalibration | None = None,
+        **promise: Unpack["OtherPromises"],
     ) -> Self:
         """Return a calibration from scores (n,) and predicted classes (n,) of ID images, in any order.
 
@@ -81,8 +87,8 @@ class Calibration:
             TooFewImagesError: n is too small for alpha; with ``per_class``, no class has enough.
             CalibrationError: scores are not finite or all alike, or the classes do not fit.
         """
-        values, classes = conformal.check_scores(scores), np.asarray(predicted, np.int64)
-        if classes.shape != values.shape or (len(classes) and not 0 <= classes.min() <= classes.max() < num_classes):
+        values, numbers = conformal.check_scores(scores), np.asarray(predicted, np.int64)
+        if numbers.shape != values.shape or (len(numbers) and not 0 <= numbers.min() <= numbers.max() < num_classes):
             raise CalibrationError(f"Expected a class from 0 to {num_classes - 1} for each of {len(values)} scores.")
         if len(values) > 1 and values.min() == values.max():
             raise CalibrationError(
@@ -93,16 +99,27 @@ class Calibration:
         order = np.argsort(values, kind="stable")
         return cls(
             scores=values[order],
-            predicted=classes[order],
+            predicted=numbers[order],
             num_classes=num_classes,
             alpha=alpha,
-            per_class=per_class,
-            confidence=conformal.check_confidence(confidence),
             cosine=None if cosine is None else np.asarray(cosine, np.float64)[order],
             accuracy=accuracy,
+            classes=classes,
+            **promise,
         )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "confidence", conformal.check_confidence(self.confidence))
+        object.__setattr__(self, "max_error", self.max_error or None)
+        if self.max_error is not None and self.alone is None:
+            conformal.check_alpha(self.max_error, "max_error")
+            known = "have no labels" if self.classes is None else f"are {len(self.classes.mass)} with labels"
+            least = 2 * math.ceil(math.log(1 - SURE) / math.log1p(-self.max_error))
+            raise CalibrationError(
+                f"Expected labelled calibration images that show from which probability on at most {self.max_error:.3g} are "
+                f"wrong, with a confidence of {SURE:.0%}, but these {known}: give more (at least "
+                f"{least:,}, and more where some are wrong) or a larger max_error; 0 asks for none."
+            )
         conformal.check_count(len(self.scores), self.alpha, "", self.confidence)
         if self.per_class:
             largest = max(self.class_counts())
@@ -111,6 +128,16 @@ class Calibration:
     def with_alpha(self, alpha: float) -> Self:
         """Return the calibration at another level, with the same images."""
         return replace(self, alpha=alpha)
+
+    @cached_property
+    def alone(self) -> Alone | None:
+        """The images that are decided alone under ``max_error``; None without one, or where none can be told."""
+        return None if self.classes is None or not self.max_error else self.classes.alone(self.max_error)
+
+    @cached_property
+    def most_mass(self) -> float | None:
+        """The mass of the classes that an image could be of, see ``classes``; None where it is not known."""
+        return None if self.classes is None else self.classes.most_mass(self.alpha, self.confidence)
 
     @cached_property
     def by_cosine(self) -> bool:
@@ -197,15 +224,29 @@ class Calibration:
             "in the long run": f"{rate.mean:.1%} (nine of ten calibration sets: {rate.low:.1%} to {rate.high:.1%})",
             "verdicts": "for each predicted class" if self.per_class else "over all classes",
             "accuracy": "" if self.accuracy is None else f"{self.accuracy:.1%}",
+            "calibration error": "not known without labels"
+            if self.classes is None
+            else f"{self.classes.ece[1]:.1%} (softmax alone: {self.classes.ece[0]:.1%}; temperature "
+            f"{self.classes.temperature:.3g})",
+            "decided alone": ""
+            if self.alone is None
+            else f"{self.alone.share:.1%} of ID images (from a probability of {self.alone.probability:.3g} on), at most "
+            f"{self.max_error:.3g} of them wrong with a confidence of {SURE:.0%}",
         }
 
 
-class Promise(TypedDict, total=False):
-    """What flags promise, see ``calibrate``."""
+class OtherPromises(TypedDict, total=False):
+    """What verdicts promise beside alpha, see ``calibrate``."""
 
-    alpha: float
     per_class: bool
     confidence: float | None
+    max_error: float | None
+
+
+class Promise(OtherPromises, total=False):
+    """What verdicts promise, see ``calibrate``."""
+
+    alpha: float
 
 
 def calibrate(
@@ -214,36 +255,35 @@ def calibrate(
     normalise: Normalise | None = None,
     detector: Detector | None = None,
     *,
-    alpha: float = 0.05,
-    per_class: bool = False,
-    confidence: float | None = None,
     used: Sequence[Any] = (),
+    **promise: Unpack[Promise],
 ) -> Calibration:
     """Calibrate a detector on ID images that nothing was trained, fitted or selected on.
 
     Args:
         network: a Classifier, a Paired or an Ensemble, trained.
-        images: ID images; labels are used for the accuracy alone. An ImageSet, a torch or Hugging Face dataset, or a
-            tensor; or a DataLoader, whose batches are used unchanged. For a network of feature vectors: rows (n, d), or a
-            pair of rows and labels (n,).
+        images: ID images; labels tell the accuracy and how far probabilities hold. An ImageSet, a torch or Hugging Face
+            dataset, or a tensor; or a DataLoader, whose batches are used unchanged. For a network of feature vectors: rows
+            (n, d), or a pair of rows and labels (n,).
         normalise: as in training; None for a DataLoader, whose images are already normalised.
         detector: any that takes such a network, fitted where it must be; if None the network's default
             (:func:`offaxis.detectors.default_detector`), where that need not be fitted.
-        alpha: the share of new ID images that may be flagged.
-        per_class: whether verdicts are to hold for each predicted class.
-        confidence: None for at most alpha on average over calibration sets; such as 0.95 for at most alpha with that
-            probability over calibration sets, which flags a little less.
         used: image sets or datasets (or their ``image_hashes``) that training, fitting or selection saw. Beside a DataLoader,
             DataLoaders: their images are compared as they leave them, after the same transforms.
+        promise: ``alpha``, the share of new ID images that may be flagged (0.05). ``per_class``, whether verdicts are to hold
+            for each predicted class. ``confidence``: None for at most alpha on average over calibration sets; such as 0.95 for
+            at most alpha with that probability over calibration sets, which flags a little less. ``max_error``: such as 0.01
+            for at most 1 % of wrong classes, with a confidence of 95 %, among the images that are not called unsure.
 
     Raises:
         TooFewImagesError: fewer than ceil(1 / alpha) - 1 images; with a confidence more (59 for 5 % at 95 %).
         OverlapError: some of them are among ``used``.
+        CalibrationError: no probability is known that keeps ``max_error``.
         DataError: the images cannot be used.
         DetectorError: the detector cannot be used with such a network.
     """
-    conformal.check_alpha(alpha)
-    conformal.check_confidence(confidence)
+    conformal.check_alpha(promise.get("alpha", 0.05))
+    conformal.check_confidence(promise.get("confidence"))
     detector = detector or default_detector(network, None if normalise is None else normalise.std)
     detector.check_network(network)
     batches: Any
@@ -270,15 +310,15 @@ def calibrate(
             "flagged ID images can be far from alpha. Calibrate on images that were taken one by one.",
             stacklevel=2,
         )
+    labels, logits = scored.labels, scored.logits
     return Calibration.from_scores(
         scored.scores,
         scored.predicted,
         network.num_classes,
-        alpha,
-        per_class=per_class,
-        confidence=confidence,
         cosine=scored.cosine,
-        accuracy=scored.accuracy,
+        accuracy=None if labels is None else float((scored.predicted == labels).mean()),
+        classes=None if labels is None or logits is None else ClassCalibration.fitted(logits, labels),
+        **promise,
     )
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from offaxis.bundle import check_replaceable, load
+from offaxis.calibration.calibration import Calibration
+from offaxis.calibration.classes import SURE
 from offaxis.data.images import drop_copies, list_skipped, unpack_hashes
 from offaxis.data.transforms import Preprocessing, VectorInput, read_rows
 from offaxis.detectors.registry import OWN
@@ -24,6 +26,8 @@ from offaxis.onnx import check_exportable, export_int8, export_onnx, output_name
 from offaxis.options import BundleOptions, CalibrateOptions, ExportOptions, flag_of
 from offaxis.progress import counting, print_note
 from offaxis.training.record import single
+
+PROMISES = ("alpha", "per_class", "confidence", "max_error")
 
 
 def write_bundle(options: BundleOptions, words: tuple[str, ...]) -> None:
@@ -71,9 +75,11 @@ def calibrate_bundle(options: CalibrateOptions, _: tuple[str, ...]) -> None:
             f"Expected --out FILE for the bundle {options.bundle}, which cannot be changed in place: push_to_hub uploads the "
             "new one."
         )
-    promise: dict[str, Any] = {name: getattr(options, name) for name in ("alpha", "per_class", "confidence")}
+    promise: dict[str, Any] = {name: getattr(options, name) for name in PROMISES}
     if options.images is None and all(value is None for value in promise.values()):
-        raise ArgumentError("Expected ID images to calibrate on, or a new --alpha, --per-class or --confidence.")
+        raise ArgumentError(
+            "Expected ID images to calibrate on, or a new --alpha, --per-class, --confidence or --max-error."
+        )
     out = options.out or options.bundle
     _check_out(out, options.overwrite, out.is_dir())
     model = load(options.bundle, options.network).to(options.device)
@@ -130,6 +136,7 @@ def _print_calibration(model: Model, path: Path) -> None:
     few = [name for name, enough in zip(model.classes, calibration.enough(), strict=True) if not enough]
     if few and calibration.per_class:
         lines.append(f"Not enough calibration images for a verdict: {', '.join(few[:8])}{', ...' * (len(few) > 8)}.")
+    lines += _about_classes(calibration)
     held_out = model.provenance.get("held_out")
     if held_out is not None:
         accuracy = "" if held_out["accuracy"] is None else f"the class of {held_out['accuracy']:.2%} is right, and "
@@ -142,6 +149,26 @@ def _print_calibration(model: Model, path: Path) -> None:
     if not model.overlap_checked:
         lines.append("It was not checked whether calibration images were used for training.")
     print_note("\n".join(lines))
+
+
+def _about_classes(calibration: Calibration) -> list[str]:
+    """Return what is known of class probabilities, and of the images that can be decided alone."""
+    known, alone = calibration.classes, calibration.alone
+    if known is None:
+        return [
+            "Without labels it is not known how far class probabilities hold, nor which other classes an image could be."
+        ]
+    half = len(known.mass) - known.half
+    lines = [
+        f"Probabilities are off by {known.ece[1]:.1%} (expected calibration error on {half} images; {known.ece[0]:.1%} without "
+        f"the temperature {known.temperature:.3g}, which the other {known.half} gave)."
+    ]
+    if alone is not None:
+        lines.append(
+            f"{alone.share:.1%} of ID images can be decided alone, from a probability of {alone.probability:.3g} on: at most "
+            f"{calibration.max_error:.3g} of them are wrong, with a confidence of {SURE:.0%}. The others are unsure."
+        )
+    return lines
 
 
 def export_bundle(options: ExportOptions, _: tuple[str, ...]) -> None:

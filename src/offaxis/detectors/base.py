@@ -567,14 +567,16 @@ class ScoredBatches(NamedTuple):
         predicted: (N,) int64, the predicted classes.
         cosine: (N,) float64, the largest cosines; None where the network has none.
         hashes: 16 bytes of each image or row, as the network got it, by which copies are found.
-        accuracy: the share whose class is predicted; None where not all have labels.
+        logits: (N, C), and
+        labels: (N,) int64, the right classes; both None where not all have labels.
     """
 
     scores: NDArray[np.float64]
     predicted: NDArray[np.int64]
     cosine: NDArray[np.float64] | None
     hashes: list[bytes]
-    accuracy: float | None
+    logits: NDArray[np.floating[Any]] | None
+    labels: NDArray[np.int64] | None
 
 
 def score_batches(network: Network, batches: ImageBatches, detector: Detector) -> ScoredBatches:
@@ -582,20 +584,22 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
     scores, predicted = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.int64)]
     cosines: list[Tensor] = []
     hashes: list[bytes] = []
-    labelled = right = 0
+    logits, right = list[Tensor](), list[Tensor]()
     for outputs, images, labels, (values,) in scored(network, batches, [detector]):
         scores.append(values.cpu().double())
         predicted.append(outputs.logits.argmax(1).cpu())
         hashes += hash_batch(images.float().cpu())
         if labels is not None:
-            labelled += len(labels)
-            right += int((predicted[-1] == labels.cpu()).sum())
+            logits.append(at_least_float32(outputs.logits).cpu())
+            right.append(labels.cpu().long())
         if outputs.cosine is not None:
             cosines.append(outputs.cosine.amax(1).cpu().double())
+    labelled = bool(right) and sum(map(len, right)) == len(hashes)
     return ScoredBatches(
         scores=torch.cat(scores).numpy(),
         predicted=torch.cat(predicted).numpy(),
         cosine=torch.cat(cosines).numpy() if cosines else None,
         hashes=hashes,
-        accuracy=right / labelled if labelled and labelled == len(hashes) else None,
+        logits=torch.cat(logits).numpy() if labelled else None,
+        labels=torch.cat(right).numpy() if labelled else None,
     )

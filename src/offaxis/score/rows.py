@@ -18,7 +18,19 @@ from offaxis.progress import visible
 
 T = TypeVar("T")
 Row = dict[str, Any]
-FIELDS = ("path", "verdict", "class", "probability", "p_value", "class_p_value", "score", "cosine", "seen", "error")
+FIELDS = (
+    "path",
+    "verdict",
+    "class",
+    "probability",
+    "could_be",
+    "p_value",
+    "class_p_value",
+    "score",
+    "cosine",
+    "seen",
+    "error",
+)
 NUMBERS = frozenset({"probability", "cosine", "score", "p_value", "class_p_value"})
 FLAGGED = "flagged"
 """The column that follows where images are flagged together (``--fdr``)."""
@@ -52,6 +64,7 @@ def row_of(name: str, prediction: Prediction, seen: str | None = None) -> Row:
         "verdict": prediction.verdict.value,
         "class": prediction.class_name,
         "probability": prediction.probability,
+        "could_be": None if prediction.classes is None else "|".join(prediction.classes),
         "p_value": prediction.p_value,
         "class_p_value": prediction.class_p_value,
         "score": prediction.score,
