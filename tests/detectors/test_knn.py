@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from offaxis.detectors import KNN
 from offaxis.detectors import knn as module
 from offaxis.detectors.knn import kth_neighbours, unit
+from offaxis.detectors.statistics import Reservoir
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError
 from tests.detectors.toy import NetworkOf, Toy
 
@@ -109,6 +111,27 @@ def test_the_mean_over_the_nearest_at_one_k_and_over_the_grid(toy: Toy, network_
     torch.testing.assert_close(grid, expected, rtol=0, atol=1e-5)
     with pytest.raises(ArgumentError, match="`average` to be True or False"):
         KNN(average="yes")  # type: ignore[arg-type]
+
+
+def test_the_bank_is_a_sample_of_many_images(toy: Toy, network_of: NetworkOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of("linear")
+    whole = KNN(3).fit(network, toy.train).bank
+    monkeypatch.setattr(module, "Reservoir", partial(Reservoir, 90))
+    for detector in (KNN(3), KNN(3, average=True)):
+        detector.fit(network, toy.train)
+        matches = detector.bank @ whole.T
+        assert detector.bank.shape == (90, 24)
+        assert len(matches.argmax(1).unique()) == 90
+        torch.testing.assert_close(matches.amax(1), torch.ones(90))
+        kept = torch.zeros(400, dtype=torch.bool).index_fill(0, matches.argmax(1), True)
+        assert 5 < int(kept[:100].sum()) < 50  # of the first images as of the last
+        images = torch.cat([images for images, _ in toy.train])
+        outputs = network.outputs(images)
+        distances = torch.cdist(unit(outputs.features).double(), detector.bank.double()).sort(1).values
+        # three others: of the images in the bank, those after themselves
+        near = torch.where(kept.unsqueeze(1), distances[:, 1:4], distances[:, :3])
+        expected = near.square().mean(1) / 2 if detector.average else near[:, 2]
+        torch.testing.assert_close(detector.scores_of_fitted(outputs).double(), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_errors(toy: Toy, network_of: NetworkOf) -> None:

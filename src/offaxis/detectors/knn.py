@@ -5,9 +5,11 @@ r"""Deep nearest neighbours (Sun, Ming, Zhu, Li 2022, https://arxiv.org/abs/2204
 the distance from an image's unit features to the k-th nearest of the training images', or with ``average`` the mean cosine
 distance to the k nearest (Kuan, Mueller 2022, https://arxiv.org/abs/2207.03061), as cleanlab has it. The search is exact, in
 blocks, so that memory does not grow with the product of both sets; with faiss installed, its flat index finds the neighbours.
+Of more than 50,000 training images a uniform sample is kept.
 """
 
 import importlib.util
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from offaxis.detectors.base import Detector
+from offaxis.detectors.statistics import Reservoir
 from offaxis.errors import ArgumentError, MissingPackageError, NotFittedError, at_least_one, true_or_false
 from offaxis.heads import Outputs
 from offaxis.heads.base import at_least_float32
@@ -62,7 +65,55 @@ def knn_score(features: Tensor, neighbours: Tensor) -> Tensor:
     return distance
 
 
-class KNN(Detector):
+class Neighbours(Detector):
+    """Compares images with the k most similar training images; a subclass says what is kept of each of them in ``rows``.
+
+    Args:
+        k: how many neighbours, or which.
+    """
+
+    needs_fit = True
+    tunable = ("k",)
+
+    bank: Tensor
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k = at_least_one("k", k)
+        self.expect("bank")
+
+    @abstractmethod
+    def rows(self, outputs: Outputs) -> Tensor:
+        """Compute what is kept (N, d) of N training images."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return the width of the features."""
+        return {"features": self.bank.shape[1]}
+
+    def begin(self, network: Network) -> None:  # noqa: ARG002 - the contract's
+        """Start the bank."""
+        self._sample = Reservoir()
+
+    def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
+        """Add the rows of a batch; labels are not needed."""
+        self._sample.add(self.rows(outputs))
+
+    def finish(self) -> None:
+        """Keep the bank (M, d), M at most 50,000."""
+        self.bank = self._sample.rows()
+        del self._sample
+
+    def check_fitted(self) -> None:
+        """Raise NotFittedError unless there are at least k training images."""
+        super().check_fitted()
+        if len(self.bank) < self.k:
+            raise NotFittedError(
+                f"Expected at least k = {self.k} training images but {self.name} has {len(self.bank)}: fit it with more (it "
+                "keeps 50,000 at most), or choose a smaller k."
+            )
+
+
+class KNN(Neighbours):
     """The distance to the k-th nearest training image, or to the k nearest on average.
 
     Args:
@@ -75,19 +126,13 @@ class KNN(Detector):
     name = "knn"
     paper = "https://arxiv.org/abs/2204.06507"
     uses = ("features",)
-    needs_fit = True
-    tunable = ("k",)
     options = ("search", "average")
 
-    bank: Tensor
-
     def __init__(self, k: int = 50, search: str = "auto", average: bool = False) -> None:
-        super().__init__()
+        super().__init__(k)
         if search not in SEARCHES:
             raise ArgumentError(f"Expected argument `search` to be one of {', '.join(SEARCHES)} but got {search!r}.")
-        self.k = at_least_one("k", k)
         self.search, self.average = search, true_or_false("average", average)
-        self.expect("bank")
         self._index: Any = None
 
     @property
@@ -97,32 +142,9 @@ class KNN(Detector):
         bank = self._buffers["bank"]
         return {"k": tuple(k for k in values if bank is None or k <= len(bank))}
 
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return {"features": self.bank.shape[1]}
-
-    def begin(self, network: Network) -> None:  # noqa: ARG002 - the contract's
-        """Start the bank."""
-        self._parts: list[Tensor] = []
-        self._index = None
-
-    def update(self, outputs: Outputs, labels: Tensor) -> None:  # noqa: ARG002 - the contract's
-        """Add the unit features of a batch; labels are not needed."""
-        self._parts.append(unit(outputs.features.detach()))
-
-    def finish(self) -> None:
-        """Concatenate the bank (M, d)."""
-        self.bank = torch.cat(self._parts)
-        del self._parts
-
-    def check_fitted(self) -> None:
-        """Raise NotFittedError unless there are at least k training images."""
-        super().check_fitted()
-        if len(self.bank) < self.k:
-            raise NotFittedError(
-                f"Expected at least k = {self.k} training images but knn was fitted with {len(self.bank)}: fit it with "
-                "more, or choose a smaller k."
-            )
+    def rows(self, outputs: Outputs) -> Tensor:
+        """Return the unit features (N, d)."""
+        return unit(outputs.features)
 
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""
@@ -130,12 +152,12 @@ class KNN(Detector):
 
     @torch.no_grad()
     def scores_of_fitted(self, outputs: Outputs) -> Tensor:
-        """Compute scores (N,) from the Outputs of N images that are in the bank, none of which is its own neighbour."""
+        """Compute scores (N,) from the Outputs of N images that it was fitted on, none of which is its own neighbour."""
         self.check_fitted()
-        k = min(self.k + 1, len(self.bank))  # the image itself is the nearest
-        if not self.average:
-            return self._distances(outputs, (k,))[:, 0]
-        return self._distances(outputs, range(min(2, k), k + 1)).square().mean(1) / 2
+        near = self._distances(outputs, range(1, min(self.k + 1, len(self.bank)) + 1))
+        if near.shape[1] > 1:  # the image itself is the nearest, unless the bank is a sample that it is not part of
+            near = torch.where(near[:, :1] == 0, near[:, 1:], near[:, :-1])
+        return near.square().mean(1) / 2 if self.average else near[:, -1]
 
     @torch.no_grad()
     def grid_scores(self, outputs: Outputs) -> Tensor:
