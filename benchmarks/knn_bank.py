@@ -18,7 +18,7 @@ from torch import Tensor
 
 from benchmarks.mahalanobis_memory import peak_mb
 from offaxis import load_images, open_network
-from offaxis.data import limit_images
+from offaxis.data import Split, limit_images
 from offaxis.data.adapt import as_batches
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.statistics import Reservoir
@@ -58,7 +58,7 @@ def main() -> None:
         return
     opened = open_network("resnet20-cifar", weights=options.weights / "resnet20-12fca82f.th", head="keep")
 
-    def features(name: str, split: str, count: int | None) -> Outputs:
+    def features(name: str, split: Split, count: int | None) -> Outputs:
         images = load_images(name, split, root=options.data, like=None if name == "cifar10" else known)
         images = images if count is None else limit_images(images, count)
         parts = [(o.features, o.logits) for o, _, _ in run(opened.network, as_batches(images, opened.normalise, 256))]

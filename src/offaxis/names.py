@@ -128,6 +128,8 @@ NATIVE: "Named[type[Detector]]" = Named(
         "isomax": "offaxis.detectors.cosine:IsoMaxPlus",
         "fdbd": "offaxis.detectors.fdbd:FDBD",
         "nci": "offaxis.detectors.fdbd:NCI",
+        "neco": "offaxis.detectors.neco:NECO",
+        "weiper-kld": "offaxis.detectors.weiper:WeiPerKLD",
         "nnguide": "offaxis.detectors.nnguide:NNGuide",
         "core": "offaxis.detectors.core:CORE",
         "ora": "offaxis.detectors.ora:ORA",

@@ -41,6 +41,8 @@ DETECTORS = (
     "fdbd",
     "nci",
     "nnguide",
+    "neco",
+    "weiper-kld",
     "core",
     "ora",
     "isomax",

@@ -53,6 +53,8 @@ SCORES = {
     "fdbd": "fDBD",
     "nci": "NCI",
     "nnguide": "NNGuide",
+    "neco": "NECO",
+    "weiper-kld": "WeiPer+KLD",
     "core": "CORE",
     "ora": "ORA",
     "isomax": "IsoMax+",

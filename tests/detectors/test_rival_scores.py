@@ -1,5 +1,6 @@
-"""fDBD, NCI, ORA, CORE, NNGuide and Mahalanobis on unit features: against pytorch-ood, scikit-learn and slow versions."""
+"""fDBD, NCI, ORA, CORE, NNGuide, NECO, WeiPer+KLD and Mahalanobis++: against pytorch-ood, scikit-learn and slow versions."""
 
+from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -7,7 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from scipy.stats import entropy
 from sklearn.covariance import ledoit_wolf as reference_ledoit_wolf
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.nn import functional as F
 
@@ -16,12 +20,15 @@ from offaxis.detectors import (
     CORE,
     FDBD,
     NCI,
+    NECO,
     ORA,
     Detector,
     MahalanobisPlusPlus,
     NNGuide,
     RelativeMahalanobis,
     RelativeMahalanobisPlusPlus,
+    ViM,
+    WeiPerKLD,
     feature_mahalanobis,
 )
 from offaxis.detectors.feature_mahalanobis import ledoit_wolf
@@ -148,15 +155,84 @@ def test_nnguide_is_the_energy_times_that_of_the_most_similar_training_images(wo
         fitted(NNGuide(241), network, train, labels).score(network.head.outputs(test))
 
 
+def test_neco_is_the_largest_logit_times_the_share_of_the_principal_subspace(world: World) -> None:
+    network, train, labels, test = world
+    train, test = (F.pad(x, (0, 2), value=3.0) for x in (train, test))  # two dead features
+    network = Classifier(nn.Identity(), LinearHead(14, 4)).eval()
+    scaler = StandardScaler().fit(train.double().numpy())
+    principal = PCA(14).fit(scaler.transform(train.double().numpy()))
+    standard = scaler.transform(test.double().numpy())
+    logits = network.head(test).detach().double().numpy().max(1)
+    for dim, given in ((3, None), (5, 5)):
+        inside = np.linalg.norm(principal.transform(standard)[:, :dim], axis=1)
+        found = fitted(NECO(given), network, train, labels).score(network.head.outputs(test))
+        np.testing.assert_allclose(found.numpy(), -inside / np.linalg.norm(standard, axis=1) * logits, rtol=1e-6)
+    with pytest.raises(ArgumentError, match="at most the 14 features but got 15"):
+        fitted(NECO(15), network, train, labels)
+
+
+@pytest.mark.parametrize("head", ["linear", "cosine"])
+def test_weiper_is_two_divergences_of_histograms_and_a_confidence(head: str, world: World) -> None:
+    _, train, labels, test = world
+    network = Classifier(nn.Identity(), HEADS[head](12, 4)).eval()
+    detector = fitted(WeiPerKLD(1.5, 2.0, 0.5, repeats=7), network, train, labels)
+    own = network.head.weight.detach().double()
+    bias = np.zeros(4) if head == "cosine" else network.head.bias.detach().double().numpy()
+    own = F.normalize(own, dim=1) if head == "cosine" else own
+    perturbed: Any = detector.weight.double().view(7, 4, 12)
+    offsets = (perturbed - own).norm(dim=2) / own.norm(dim=1)
+    torch.testing.assert_close(offsets, torch.full((7, 4), 1.5).double(), rtol=1e-5, atol=1e-5)
+    assert len(torch.unique(perturbed[:, 0, 0])) == 7
+
+    def values(x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        x = F.normalize(x, dim=1).double() if head == "cosine" else x.double()
+        return x.numpy(), (torch.einsum("rcd,nd->nrc", perturbed, x) + torch.from_numpy(bias)).numpy()
+
+    def histogram(row: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
+        return np.histogram(row, 100, ends)[0] / row.size
+
+    def apart(p: np.ndarray, q: np.ndarray) -> float:
+        return float(entropy(p, q) + entropy(q, p))
+
+    ends = [(float(part.min()), float(part.max())) for part in values(train)]
+    typical = [np.mean([histogram(row, e) for row in part], 0) for part, e in zip(values(train), ends, strict=True)]
+    scale = network.head.outputs(test).detached().scale
+    expected = []
+    for i, (features, logits) in enumerate(zip(*values(test), strict=True)):
+        smooth = [
+            np.convolve(np.pad(histogram(row, e), (before, after), mode="edge"), np.full(size, 1 / size), "valid")
+            for row, e, size, before, after in ((features, ends[0], 4, 1, 2), (logits, ends[1], 15, 7, 7))
+        ]
+        exponents = np.exp(logits * (1.0 if scale is None else float(scale[i])))
+        confidence = (exponents.max(1) / exponents.sum(1)).mean()
+        divergences = [apart(p + e, q + e) for p, q, e in zip(typical, smooth, (0.01, 0.025), strict=True)]
+        expected.append(divergences[0] + 2 * divergences[1] - 0.5 * confidence)
+    found = detector.score(network.head.outputs(test))
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("detector", "change"), [(NECO(3), {"dim": 4}), (ViM(3), {"dim": 4}), (WeiPerKLD(), {"distance": 1})]
+)
+def test_what_fitting_used_cannot_be_changed_afterwards(
+    detector: Detector, change: dict[str, Any], world: World
+) -> None:
+    network, train, labels, _ = world
+    assert detector.with_hyperparameters(**change).hyperparameters != detector.hyperparameters
+    fitted(detector, network, train, labels)
+    with pytest.raises(ArgumentError, match=f"{next(iter(change))} that {detector.name} was fitted with"):
+        detector.with_hyperparameters(**change)
+
+
 def test_core_needs_more_features_than_classes(world: World) -> None:
     network = Classifier(nn.Identity(), LinearHead(12, 12)).eval()
     with pytest.raises(ArgumentError, match="its 12 rows span all 12"):
         fitted(CORE(), network, world.train, world.labels)
 
 
-@pytest.mark.parametrize("kind", [FDBD, NCI, ORA, CORE])
+@pytest.mark.parametrize("kind", [FDBD, NCI, ORA, CORE, partial(WeiPerKLD, repeats=5)])
 def test_a_cosine_head_is_taken_on_unit_features_and_other_heads_are_refused(
-    kind: type[Detector], world: World
+    kind: Callable[[], Detector], world: World
 ) -> None:
     _, train, labels, test = world
     network = Classifier(nn.Identity(), CosineHead(12, 4)).eval()

@@ -27,6 +27,7 @@ from offaxis.detectors.logit_scores import Energy as Energy
 from offaxis.detectors.logit_scores import MaxLogit as MaxLogit
 from offaxis.detectors.logit_scores import MaxSoftmax as MaxSoftmax
 from offaxis.detectors.mahalanobis import Mahalanobis as Mahalanobis
+from offaxis.detectors.neco import NECO as NECO
 from offaxis.detectors.nnguide import NNGuide as NNGuide
 from offaxis.detectors.odin import ODIN as ODIN
 from offaxis.detectors.ora import ORA as ORA
@@ -39,4 +40,5 @@ from offaxis.detectors.registry import make_detectors as make_detectors
 from offaxis.detectors.registry import register_detector as register_detector
 from offaxis.detectors.registry import save_detector as save_detector
 from offaxis.detectors.vim import ViM as ViM
+from offaxis.detectors.weiper import WeiPerKLD as WeiPerKLD
 from offaxis.names import NATIVE as NATIVE

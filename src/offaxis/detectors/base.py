@@ -124,6 +124,7 @@ class Detector(Fitted, ABC):
         fits_on_images: whether ``fit`` needs the images themselves and makes passes of its own.
         tunable: the hyperparameters, which are constructor arguments and attributes of the same name.
         options: the other constructor arguments, attributes of the same name too.
+        fitted_for: those of ``tunable`` that fitting uses, so that other values need another fit.
         savable: whether all that was fitted is in the buffers.
         shares_pass: whether a detector that reads images begins with the plain forward pass, so that it can be shared
             (``scores_after``).
@@ -148,6 +149,7 @@ class Detector(Fitted, ABC):
     fits_on_images: bool = False
     tunable: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
+    fitted_for: tuple[str, ...] = ()
     savable: bool = True
     shares_pass: bool = False
     tuning_metric: TuningMetric = "tnr_at_tpr95"
@@ -356,6 +358,12 @@ class Detector(Fitted, ABC):
             raise ArgumentError(
                 f"Expected hyperparameters of {self.name} ({', '.join(self.tunable) or 'it has none'}) but got "
                 f"{', '.join(unknown)}."
+            )
+        if self.fitted and any(
+            hyperparameters.get(name, getattr(self, name)) != getattr(self, name) for name in self.fitted_for
+        ):
+            raise ArgumentError(
+                f"Expected the {' and '.join(self.fitted_for)} that {self.name} was fitted with: make and fit another one."
             )
         other = type(self)(**{**self.arguments, **hyperparameters})
         other.load_state_dict(self.state_dict(), assign=True)

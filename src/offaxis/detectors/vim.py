@@ -41,7 +41,7 @@ class ViM(Detector):
     paper = "https://arxiv.org/abs/2203.10807"
     uses = ("features",)
     needs_fit = True
-    tunable = ("dim",)
+    tunable = fitted_for = ("dim",)
 
     origin: Tensor
     residual: Tensor
