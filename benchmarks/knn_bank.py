@@ -18,8 +18,9 @@ from torch import Tensor
 
 from benchmarks.mahalanobis_memory import peak_mb
 from offaxis import load_images, open_network
-from offaxis.data import Split, limit_images
+from offaxis.data import limit_images
 from offaxis.data.adapt import as_batches
+from offaxis.data.catalogue import Split
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.statistics import Reservoir
 from offaxis.heads import Outputs
