@@ -62,5 +62,7 @@ class NECO(Detector):
     def forward(self, outputs: Outputs) -> Tensor:
         """Compute scores (N,) from the Outputs of N images."""
         x = (widest(outputs.features).to(self.mean.dtype) - self.mean) / self.spread
-        length, inside = torch.linalg.vector_norm(x, dim=1), torch.linalg.vector_norm(x @ self.basis, dim=1)
-        return -inside / length.clamp_min(1e-12) * widest(outputs.detection_logits).amax(1).to(x.dtype)
+        share: Tensor = torch.linalg.vector_norm(x @ self.basis, dim=1) / torch.linalg.vector_norm(x, dim=1).clamp_min(
+            1e-12
+        )
+        return -share * widest(outputs.detection_logits).amax(1).to(x.dtype)

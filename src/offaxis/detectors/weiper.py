@@ -120,7 +120,7 @@ class WeiPerKLD(Detector):
             for i, values in enumerate((features, logits))
         )
         scaled = logits if outputs.scale is None else widest(outputs.scale).unsqueeze(1) * logits
-        confidence = scaled.unflatten(1, (self.repeats, -1)).softmax(2).amax(2).mean(1)
+        confidence: Tensor = scaled.unflatten(1, (self.repeats, -1)).softmax(2).amax(2).mean(1)
         return of_features + self.logits_weight * of_logits - self.confidence_weight * confidence
 
     def _values(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
