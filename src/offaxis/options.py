@@ -774,6 +774,7 @@ class ReportOptions(DataOption):
     )
     thumbnails: int = option(6, "Images with the highest and the lowest scores of each detector; 0 for none.", least=0)
     paper: bool = option(False, "Put the paper's numbers beside ours, where it has the same sets.")
+    figures: bool = option(False, "Write figures for a paper too, as PDF and SVG, into OUT/figures.", flags="--figures")
     oracle: bool = option(False, "Rank detectors tuned on the tested set itself among the others, not apart from them.")
     title: str = option("Out-of-distribution detection", "Title of the page.")
     openood: Path | None = option(

@@ -37,6 +37,9 @@ def _draws() -> dict[str, Draw]:
     return {
         "histograms": lambda: figures.histograms([figures.Panel("one", spread(0), spread(1, 3))]),
         "roc": lambda: figures.roc({"a": {"cosine": (spread(0), spread(1, 2))}}),
+        "critical difference": lambda: figures.critical_difference(
+            {f"detector {n}": {f"set {s}": 90.0 - n + (s * 7 + n * 3) % 5 for s in range(6)} for n in range(5)}
+        ),
         "ranking": lambda: figures.ranking(
             {"cosine": (97.0, 96.0, 98.0), "odin": (90.0, 80.0, 95.0)}, {"odin": "tuned"}
         ),

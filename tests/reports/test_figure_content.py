@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 from numpy.typing import ArrayLike
 
+from offaxis.errors import ArgumentError
 from offaxis.metrics import auroc
 from offaxis.reports import figures
 from offaxis.reports.figures.style import distinct
@@ -182,3 +183,15 @@ def test_long_names_are_shortened_but_stay_different() -> None:
 
 def test_names_in_other_scripts_do_not_stop_a_report() -> None:
     assert "<svg" in figures.as_svg(figures.ranking({"数字 🙂": (90.0, 89.0, 91.0)}))
+
+
+def test_the_critical_difference_is_that_of_the_published_table() -> None:
+    values = {f"d{n}": {f"s{s}": 90.0 - n for s in range(30)} for n in range(5)}
+    ranks, apart = figures.mean_ranks(values)
+    assert list(ranks.values()) == [1, 2, 3, 4, 5]
+    assert apart == pytest.approx(2.728 * (5 * 6 / (6 * 30)) ** 0.5, abs=5e-4)  # q of 0.05 and five classifiers: 2.728
+    tied = {"a": {"s": 1.0, "t": 2.0}, "b": {"s": 1.0, "t": 1.0, "u": 9.0}}
+    assert figures.mean_ranks(tied)[0] == {"a": 1.25, "b": 1.75}
+    assert figures.mean_ranks(tied, higher_is_better=False)[0] == {"b": 1.25, "a": 1.75}
+    with pytest.raises(ArgumentError, match="a set that all"):
+        figures.critical_difference({"a": {"s": 1.0}, "b": {"t": 1.0}})

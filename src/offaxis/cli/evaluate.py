@@ -14,7 +14,7 @@ from offaxis.evaluation.summary import TESTED_SET, Summary, ranked_rows
 from offaxis.options import EvaluateOptions, ReportOptions
 from offaxis.paper.tables import beside_view
 from offaxis.progress import print_note
-from offaxis.reports.page import write_page
+from offaxis.reports.page import write_figures, write_page
 from offaxis.reports.report import write_openood, write_tables
 
 SHOWN = 20
@@ -77,6 +77,9 @@ def write_report(options: ReportOptions, _: tuple[str, ...]) -> None:
     page = out / "index.html"
     write_page(results, sections, page, title=options.title, thumbnails=options.thumbnails, root=options.data)
     typer.echo(f"The page: {page}")
+    if options.figures:
+        for path in write_figures(sections, out / "figures"):
+            typer.echo(f"Figure: {path}")
     typer.echo(f"Tables: {out / 'report.md'} and {out / 'tables'}")
     if options.openood is not None:
         for path in write_openood(results, options.openood):

@@ -17,6 +17,7 @@ from offaxis.data.catalogue import Group
 from offaxis.data.images import VALIDATION_IMAGES
 from offaxis.detectors import Detector
 from offaxis.detectors.base import try_fit_all
+from offaxis.detectors.registry import default_detector
 from offaxis.errors import ArgumentError, DetectorError, NotFittedError
 from offaxis.evaluation.protocols import EvaluationSet, LabelledBatches, Sets, TrainingImages
 from offaxis.evaluation.records import NetworkRecord, Result, predictions_reference
@@ -298,6 +299,7 @@ def _network_record(one: Evaluation, probabilities: Array, labels: Array) -> Net
         nll=negative_log_likelihood(probabilities, labels),
         brier=brier_score(probabilities, labels),
         classwise_ece=classwise_calibration_error(probabilities, labels),
+        default_detector=default_detector(opened.network).name,
         origin=opened.origin,
         commands=(tuple(opened.command),) if opened.command else opened.member_commands,
         **one.fields,

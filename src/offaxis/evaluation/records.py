@@ -97,6 +97,7 @@ class NetworkRecord(NetworkFields):
         nll: negative log-likelihood in nats, 0 is best; None likewise.
         brier: Brier score, in [0, 2], 0 is best; None likewise.
         classwise_ece: expected calibration error of each class's probability, mean over classes, 0 is best; None likewise.
+        default_detector: the name of the one that it is bundled with where none is named; empty in records that have none.
         origin: the folder or file that it came from, by name; empty for an object in memory.
         commands: the words of the command that trained it, or those of each member; empty where not recorded.
     """
@@ -113,6 +114,7 @@ class NetworkRecord(NetworkFields):
     nll: float | None = None
     brier: float | None = None
     classwise_ece: float | None = None
+    default_detector: str = ""
     origin: str = ""
     commands: tuple[tuple[str, ...], ...] = ()
 

@@ -114,7 +114,8 @@ def summarise_metrics(results: Iterable[Result], view: View, metrics: Sequence[s
         members.setdefault(row_key(result), []).append((row, result))
     found = {}
     for metric in metrics:
-        own = {key: [(row, r) for row, r in some if metric in r.metrics] for key, some in members.items()}
+        held = "fpr_at_tpr95" if metric == FOUND else metric
+        own = {key: [(row, r) for row, r in some if held in r.metrics] for key, some in members.items()}
         summaries = [_summary(some, names[key], metric) for key, some in own.items() if some]
         sign = -1 if higher_is_better(metric) else 1
         found[metric] = sorted(summaries, key=lambda s: (s.id, sign * s.groups["all"].mean))
@@ -127,7 +128,7 @@ def _summary(members: Sequence[tuple[str, Result]], method: str, metric: str) ->
     known = {row: result.group for row, result in members if row == result.ood}
     values: dict[str, dict[int, list[float]]] = {}
     for row, result in members:
-        values.setdefault(row, {}).setdefault(result.seed, []).append(result.metrics[metric])
+        values.setdefault(row, {}).setdefault(result.seed, []).append(_value_of(result, metric))
     rows = sorted(values, key=lambda row: _place(known.get(row) or relation(first.id, row).group, row))
     cells = {(seed, row): _mean_std(own).mean for row in rows for seed, own in values[row].items()}
     groups = {group: [row for row in rows if group in ("all", known.get(row))] for group in GROUPS}
@@ -144,6 +145,14 @@ def _summary(members: Sequence[tuple[str, Result]], method: str, metric: str) ->
         cells=cells,
         metric=metric,
     )
+
+
+FOUND = "found_at_fpr5"
+"""The share of OOD images that are flagged where 5 % of ID images are: 1 - ``fpr_at_tpr95``."""
+
+
+def _value_of(result: Result, metric: str) -> float:
+    return 1 - result.metrics["fpr_at_tpr95"] if metric == FOUND else result.metrics[metric]
 
 
 def _place(group: Group, row: str) -> tuple[int, int, str]:

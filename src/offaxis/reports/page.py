@@ -22,8 +22,9 @@ from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import RowKey, Summary, distinguish_networks, method_names, one_vs_one_results, row_key
 from offaxis.files import write_text
 from offaxis.metrics import higher_is_better, roc_curve
+from offaxis.reports import figures
 from offaxis.reports.report import IDSection
-from offaxis.reports.result_tables import METRIC_TITLES, dependency_tables, set_title
+from offaxis.reports.result_tables import METRIC_TITLES, dependency_tables, set_title, slug
 from offaxis.reports.tables import html, templates
 
 MOST_RANKED = 24
@@ -78,6 +79,7 @@ def _section(
     return {
         "title": set_title(section.id),
         "networks": section.networks,
+        "chosen": section.chosen,
         "sets": sets,
         "protocols": [
             {
@@ -91,6 +93,7 @@ def _section(
         "methods": len({row_key(r) for r in results}),
         "results": len(results),
         "plots": score_plots(store, results),
+        "first": _first_shown(results, own),
         "strips": strips,
         "pictures": pictures,
         "notes": notes,
@@ -158,7 +161,6 @@ def bars_figure(summaries: Sequence[Summary]) -> dict[str, Any] | None:
         return None
     shown = [*free, *tuned]
     bars = [{name: (100 * cell.mean, 100 * (cell.std or 0.0)) for name, cell in s.rows.items()} for s in shown]
-    low = min(mean - std for row in bars for mean, std in row.values())
     title = METRIC_TITLES[free[0].metric]
     return {
         "description": f"Less-biased {title} by assumed set",
@@ -166,7 +168,6 @@ def bars_figure(summaries: Sequence[Summary]) -> dict[str, Any] | None:
         "methods": _names_with_networks(shown),
         "bars": bars,
         "sets": {name: set_title(name) for row in bars for name in row},
-        "start": max(min(50, 10 * math.floor(low / 10)), 0),
     }
 
 
@@ -178,6 +179,34 @@ def _names_with_networks(summaries: Sequence[Summary]) -> list[str]:
     if alike and all(heads.values()) and len(set(heads.values())) == len(labels):
         return [s.method if len(labels) == 1 else f"{s.method}, {heads[s.network]}" for s in summaries]
     return [s.method if len(labels) == 1 else f"{s.method}, {s.network}" for s in summaries]
+
+
+def write_figures(sections: Sequence[IDSection], folder: Path) -> list[Path]:
+    """Write what the page draws as PDF and SVG: rankings, critical differences and bars over assumed sets."""
+    found: dict[str, Any] = {}
+    for section in sections:
+        for part in section.protocols:
+            words, shown = f"{section.id}-{part.view}", part.summaries[:MOST_RANKED]
+            drawn = ranking_figure(shown) if part.ranking else None
+            higher = higher_is_better(shown[0].metric)
+            label = f"{METRIC_TITLES[shown[0].metric]} (%)"
+            if drawn:
+                means = {row["name"]: (row["mean"], row["low"], row["high"]) for row in drawn["rows"]}
+                states = {row["name"]: row["kind"] for row in drawn["rows"]}
+                found[f"ranking-{words}"] = figures.ranking(means, states, label, higher_is_better=higher)
+                names = zip(_names_with_networks(shown), shown, strict=True)
+                values = {name: {n: cell.mean for n, cell in s.rows.items()} for name, s in names}
+                if set.intersection(*(set(row) for row in values.values())):
+                    found[f"critical-difference-{words}"] = figures.critical_difference(values, higher)
+            bars = bars_figure(shown) if part.ranking is None else None
+            if bars:
+                rows = [{set_title(n): value for n, value in row.items()} for row in bars["bars"]]
+                panel = dict(zip(bars["methods"], rows, strict=True))
+                found[f"bars-{words}"] = figures.less_biased_bars({set_title(section.id): panel}, label)
+    stems = {folder / slug(name): figure for name, figure in found.items()}
+    return [
+        path for stem, figure in stems.items() for path in figures.save_figure(figure, stem, formats=("pdf", "svg"))
+    ]
 
 
 BINS = 36
@@ -211,6 +240,14 @@ def score_plots(store: Store, results: Iterable[Result]) -> list[dict[str, Any]]
             }
         )
     return list(plots.values())
+
+
+def _first_shown(results: Sequence[Result], records: Sequence[NetworkRecord]) -> list[str]:
+    """Return the network and detector that the page begins with: what a bundle of the network would use, where evaluated."""
+    names, default = method_names(results), {record.label: record.default_detector or "cosine" for record in records}
+    wanted = [r for r in results if r.assumed is None and r.detector == default.get(r.network)]
+    first = (wanted or [r for r in results if r.assumed is None] or results)[0]
+    return [first.network, names[row_key(first)]]
 
 
 def _of_first_seeds(results: Sequence[Result]) -> list[Result]:

@@ -8,6 +8,7 @@ from offaxis.errors import EvaluationError
 from offaxis.evaluation.records import NetworkRecord, Result
 from offaxis.evaluation.store import Store
 from offaxis.evaluation.summary import (
+    FOUND,
     Summary,
     View,
     distinguish_networks,
@@ -19,6 +20,7 @@ from offaxis.evaluation.summary import (
 from offaxis.files import write_text
 from offaxis.reports.result_tables import (
     METRIC_TITLES,
+    hyperparameters_table,
     leaderboard_table,
     networks_table,
     openood_table,
@@ -43,6 +45,7 @@ class ProtocolSection:
 
     Attributes:
         view: which.
+        found: the share of OOD images that are found at 5 % false alarms, by set; None where another view has the same one.
         summaries: by the metric that ranks, the best first; those tuned on the tested set itself only where asked for.
         sets: a table for each metric that is shown.
         ranking: of all detectors on all networks; None where another view has the same one.
@@ -54,6 +57,7 @@ class ProtocolSection:
     view: View
     summaries: Sequence[Summary]
     sets: Sequence[Table]
+    found: Table | None = None
     ranking: Table | None = None
     differences: Table | None = None
     oracle: Table | None = None
@@ -61,7 +65,11 @@ class ProtocolSection:
 
     def tables(self) -> list[Table]:
         """Return the tables of the section, in order."""
-        return [t for t in (self.ranking, *self.sets, self.differences, self.oracle, self.published) if t is not None]
+        return [
+            t
+            for t in (self.found, self.ranking, *self.sets, self.differences, self.oracle, self.published)
+            if t is not None
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,17 +80,20 @@ class IDSection:
         id: the ID set's name.
         networks: a table of the networks.
         protocols: a section for each protocol.
+        chosen: what tuning chose; None where nothing was tuned.
         results: those that the tables are made from.
     """
 
     id: str
     networks: Table
     protocols: Sequence[ProtocolSection]
+    chosen: Table | None
     results: Sequence[Result]
 
     def tables(self) -> list[Table]:
         """Return the tables of the section, in order."""
-        return [self.networks, *(table for section in self.protocols for table in section.tables())]
+        tables = [self.networks, *(table for section in self.protocols for table in section.tables())]
+        return tables if self.chosen is None else [*tables, self.chosen]
 
 
 def build_sections(
@@ -113,7 +124,8 @@ def build_sections(
         own = [r for r in results if r.id == id_name]
         protocols = [_protocol_section(own, view, metrics, published, oracle) for view in views_in(own)]
         networks = networks_table(records, id_name)
-        sections.append(IDSection(id=id_name, networks=networks, protocols=protocols, results=own))
+        chosen = hyperparameters_table(own, id_name)
+        sections.append(IDSection(id=id_name, networks=networks, protocols=protocols, chosen=chosen, results=own))
     return sections
 
 
@@ -121,7 +133,8 @@ def _protocol_section(
     results: Sequence[Result], view: View, metrics: Sequence[str], published: PublishedTable | None, oracle: bool
 ) -> ProtocolSection:
     first = metrics[0]
-    every = {m: found for m, found in summarise_metrics(results, view, metrics).items() if found or m == first}
+    wanted = (FOUND, *metrics)
+    every = {m: found for m, found in summarise_metrics(results, view, wanted).items() if found or m == first}
     ranked = {m: [s for s in found if oracle or not is_oracle(s, view)] for m, found in every.items()}
     apart = [s for s in every[first] if not oracle and is_oracle(s, view)]
     if not ranked[first]:  # nothing else was evaluated
@@ -130,17 +143,19 @@ def _protocol_section(
     order = {(s.network, s.method): place for place, s in enumerate(summaries)}
     for found in ranked.values():
         found.sort(key=lambda s: order.get((s.network, s.method), len(order)))
-    tables = [sets_table(found, view, metric) for metric, found in ranked.items()]
+    tables = {metric: sets_table(found, view, metric) for metric, found in ranked.items() if found}
+    share = tables.pop(FOUND, None)
     if view == "less-biased by assumed set":  # means over the same pairs in another order
-        return ProtocolSection(view=view, summaries=summaries, sets=tables)
+        return ProtocolSection(view=view, summaries=summaries, sets=list(tables.values()))
     return ProtocolSection(
         view=view,
         summaries=summaries,
-        sets=tables,
+        sets=list(tables.values()),
+        found=share,
         ranking=ranking_table(summaries, view, first),
         differences=pairs_table(summaries, view, first) if len(summaries) > 1 else None,
         oracle=ranking_table(apart, view, first, oracle=True) if apart else None,
-        published=None if published is None else published(every, view),
+        published=None if published is None else published({m: every[m] for m in metrics if m in every}, view),
     )
 
 

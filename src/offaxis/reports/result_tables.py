@@ -11,6 +11,7 @@ import numpy as np
 from offaxis.data import CATALOGUE
 from offaxis.evaluation.records import NetworkRecord, Result, with_arguments
 from offaxis.evaluation.summary import (
+    FOUND,
     GROUPS,
     MeanStd,
     Summary,
@@ -38,6 +39,7 @@ METRIC_TITLES = {
     "fpr_at_tpr95_ood": "FPR at TPR 95 % (OOD positive, interpolated)",
     "fpr_at_tpr95_openood": "FPR at TPR 95 % (OOD positive, as OpenOOD and pytorch-ood)",
     "detection_error": "detection error",
+    FOUND: "OOD images found at 5 % false alarms",
     "oscr": "OSCR (ID positive)",
     "ccr_at_fpr1": "CCR at FPR 1 % (ID positive)",
     "ccr_at_fpr10": "CCR at FPR 10 % (ID positive)",
@@ -184,10 +186,8 @@ def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") 
     def entry(name: str, cell: MeanStd | None) -> Value:
         if cell is None:
             return NONE
-        least, most = min(means[name]), max(means[name])
-        share = (cell.mean - least) / max(most - least, 1e-12)
         best = _is_best(cell.mean, _best_of(metric)(means[name]))
-        return in_percent(cell.mean, cell.std, best=best, share=share if higher_is_better(metric) else 1 - share)
+        return in_percent(cell.mean, cell.std, best=best, share=cell.mean)
 
     protocol, what, over = _WORDS[view]
     return Table(
@@ -198,6 +198,26 @@ def sets_table(summaries: Sequence[Summary], view: View, metric: str = "auroc") 
         note=f"Mean (standard deviation over {over}).",
         heads=2,
     )
+
+
+def hyperparameters_table(results: Sequence[Result], id_name: str) -> Table | None:
+    """Make the table of what tuning chose: for each detector and assumed set the values, with the seeds that share them."""
+    names = method_names(results)
+    chosen: dict[tuple[str, str, str], dict[str, set[int]]] = {}
+    for r in results:
+        if r.state == "tuned" and r.hyperparameters:
+            values = with_arguments("", r.hyperparameters)[2:]
+            row = chosen.setdefault((names[row_key(r)], r.network, set_title(r.assumed or "")), {})
+            row.setdefault(values, set()).add(r.seed)
+    rows: list[list[Entry]] = []
+    for key, by_values in chosen.items():
+        seeds = {values: f" (seed {', '.join(map(str, sorted(own)))})" for values, own in by_values.items()}
+        rows.append([*key, "; ".join(values + seeds[values] * (len(seeds) > 1) for values in by_values)])
+    if not rows:
+        return None
+    columns = ("detector", "network", "tuned on", "chosen")
+    name, title = slug("hyperparameters", id_name), "Hyperparameters that tuning chose"
+    return Table(name=name, title=title, columns=columns, rows=rows, heads=4)
 
 
 def _best_of(metric: str) -> Callable[..., float]:

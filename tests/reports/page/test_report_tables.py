@@ -8,11 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from offaxis.cli import app
 from offaxis.data import ImageSet
 from offaxis.errors import ArgumentError, DataError, EvaluationError
 from offaxis.evaluation import Store
+from offaxis.evaluation.records import SetRecord
 from offaxis.evaluation.summary import View, compare_pair, summarise
 from offaxis.paper.tables import beside, paper_numbers, paper_rows
 from offaxis.reports.page import (
@@ -340,3 +344,46 @@ def test_openoods_table_counts_a_set_once_as_its_images_grow(made_up: Store, tmp
     found = {row["dataset"]: float(row["AUROC"]) for row in table}
     assert found == pytest.approx({"tin": 60.0, "ssb": 80.0, "nearood (partial)": 70.0})
     assert [row["Near-OOD_AUROC"] for row in leaderboard] == ["70.00"]
+
+
+def test_the_first_table_says_what_is_found_and_the_last_what_was_chosen(made_up: Store, tmp_path: Path) -> None:
+    [section] = build_sections(made_up.results(), made_up.networks())
+    first = section.protocols[0].tables()[0]
+    assert first.title.startswith("OOD images found at 5 % false alarms")
+    shown = {(row[0], row[1]): row[2:] for row in first.rows}
+    for (method, network), cells in shown.items():
+        own = [r for r in made_up.results() if r.assumed is None and (r.method, r.network) == (method, network)]
+        for title, cell in zip(first.columns[2:], cells, strict=True):
+            flagged = []
+            for r in own:
+                if set_title(r.ood) == title:
+                    known, strange = map(made_up.scores, r.scores)
+                    flagged.append(float(np.mean(strange > np.quantile(known, 0.95))))
+            assert isinstance(cell, Value)
+            assert cell.number == pytest.approx(np.mean(flagged))
+            assert cell.share == cell.number  # the bar begins at zero
+    tuned = [
+        replace(r, hyperparameters={"eps": 0.5 if r.seed else 0.002, "temperature": 10.0})
+        for r in made_up.results()
+        if r.state == "tuned"
+    ]
+    store = Store(tmp_path / "store")
+    for key, about in made_up.sets().items():
+        store.add_set(key, SetRecord(about, made_up.indices(key, "validation"), made_up.indices(key)))
+    for record in made_up.networks():
+        store.add_network(record)
+    store.add(tuned)
+    write_tables(store, tmp_path / "report")
+    text = (tmp_path / "report" / "report.md").read_text()
+    assert "eps=0.002, temperature=10 (seed 0); eps=0.5, temperature=10 (seed 1)" in text
+
+
+def test_figures_are_written_for_a_paper(made_up: Store, tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["report", str(made_up.path), "--out", str(tmp_path), "--figures", "--thumbnails", "0"]
+    )
+    assert done.exit_code == 0, done.output
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    stems = {"ranking-small-digits-one-vs-one", "critical-difference-small-digits-one-vs-one"}
+    assert {f"{stem}.{kind}" for stem in stems for kind in ("pdf", "svg")} <= names
+    assert (tmp_path / "figures" / "ranking-small-digits-one-vs-one.pdf").read_bytes().startswith(b"%PDF")

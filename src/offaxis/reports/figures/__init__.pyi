@@ -1,10 +1,12 @@
 from offaxis.reports.figures.curves import Panel as Panel
+from offaxis.reports.figures.curves import critical_difference as critical_difference
 from offaxis.reports.figures.curves import dependency as dependency
 from offaxis.reports.figures.curves import dependency_full as dependency_full
 from offaxis.reports.figures.curves import dependency_matrix as dependency_matrix
 from offaxis.reports.figures.curves import fixed_scale as fixed_scale
 from offaxis.reports.figures.curves import histograms as histograms
 from offaxis.reports.figures.curves import less_biased_bars as less_biased_bars
+from offaxis.reports.figures.curves import mean_ranks as mean_ranks
 from offaxis.reports.figures.curves import ranking as ranking
 from offaxis.reports.figures.curves import reliability as reliability
 from offaxis.reports.figures.curves import risk_coverage_curves as risk_coverage_curves

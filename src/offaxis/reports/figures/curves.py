@@ -279,6 +279,75 @@ def ranking(
     return figure
 
 
+def mean_ranks(
+    values: Mapping[str, Mapping[str, float]], higher_is_better: bool = True, alpha: float = 0.05
+) -> tuple[dict[str, float], float]:
+    """Rank detectors on each set, and return their mean ranks, the best first, and Nemenyi's critical difference.
+
+    Two detectors whose mean ranks differ by less are not told apart at level ``alpha`` (Demsar 2006).
+
+    Args:
+        values: detector -> set -> value; sets that one of them lacks do not count.
+        higher_is_better: whether the largest value has rank 1, else the smallest.
+        alpha: level of the test of all pairs together.
+    """
+    from scipy.stats import rankdata, studentized_range  # takes a second to import, and few need it
+
+    shared = [name for name in next(iter(values.values())) if all(name in row for row in values.values())]
+    if len(values) < 2 or not shared:
+        raise ArgumentError("Expected at least two detectors to draw and a set that all of them have.")
+    matrix = np.array([[row[name] for name in shared] for row in values.values()])
+    ranks = rankdata(-matrix if higher_is_better else matrix, axis=0).mean(1)
+    apart = studentized_range.ppf(1 - alpha, len(values), np.inf) * math.sqrt(
+        len(values) * (len(values) + 1) / (12 * len(shared))
+    )
+    means = {name: float(rank) for name, rank in zip(values, ranks, strict=True)}
+    return dict(sorted(means.items(), key=lambda item: item[1])), float(apart)
+
+
+@styled
+def critical_difference(
+    values: Mapping[str, Mapping[str, float]], higher_is_better: bool = True, alpha: float = 0.05
+) -> Figure:
+    """Draw detectors by their mean rank over sets; a bar joins those that Nemenyi's test does not tell apart.
+
+    Args:
+        values: detector -> set -> value; sets that one of them lacks do not count.
+        higher_is_better: whether the largest value has rank 1, else the smallest.
+        alpha: level of the test of all pairs together.
+    """
+    ranks, apart = mean_ranks(values, higher_is_better, alpha)
+    names, places = list(ranks), list(ranks.values())
+    groups = [
+        (first, max(n for n, rank in enumerate(places) if rank - places[first] <= apart)) for first in range(len(names))
+    ]
+    joined = [(a, b) for n, (a, b) in enumerate(groups) if b > a and all(b > end for _, end in groups[:n])]
+    figure, axes = one_panel(
+        6.4, 1.3 + 0.27 * len(names) + 0.1 * len(joined), ("mean rank over sets, 1 is best", ""), "x"
+    )
+    for place, rank in enumerate(places):
+        axes.plot([rank], [place], color=INK, marker="o", markersize=6, markeredgecolor="white", zorder=3)
+        axes.plot([1, rank], [place, place], color=FAINT, linewidth=0.8)
+        axes.text(1.01, place, f"{rank:.2f}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+    for number, (a, b) in enumerate(joined):
+        axes.plot(
+            [places[a], places[b]],
+            [len(names) + 0.5 * number] * 2,
+            color=mark(0).colour,
+            linewidth=4,
+            solid_capstyle="butt",
+        )
+    below = len(names) + 0.5 * len(joined)
+    axes.plot([1, 1 + apart], [below, below], color=INK, marker="|", linewidth=1.2)
+    axes.text(1 + apart, below, f"  critical difference {apart:.2f}", va="center", fontsize=8)
+    axes.set_yticks(range(len(names)), distinct(names, 34))
+    axes.set_ylim(below + 0.6, -0.6)
+    axes.set_xlim(0.9, max(len(names), 1 + apart) + 0.1)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    return figure
+
+
 def _limits(bounds: Sequence[float], most: float | None) -> tuple[float, float]:
     low, high = min(bounds), max(bounds)
     room = max(0.05 * (high - low), 0.5 if high - low < 1 else 0.0)

@@ -219,11 +219,13 @@ def _heighten(figure: FigureBase, inches: float) -> None:
 # files ---------------------------------------------------------------------------------------------------------------
 
 
-def save_figure(figure: Figure, stem: str | Path, dpi: int = 200) -> tuple[Path, Path]:
-    """Write ``stem.svg`` (vector) and ``stem.png``, each whole or not at all; equal figures give equal files.
+def save_figure(
+    figure: Figure, stem: str | Path, dpi: int = 200, formats: Sequence[str] = ("svg", "png")
+) -> tuple[Path, ...]:
+    """Write ``stem.svg`` (vector), ``stem.png`` or ``stem.pdf``, each whole or not at all; equal figures give equal files.
 
     Returns:
-        The two paths, SVG first.
+        A path for each of the formats.
 
     Raises:
         StorageError: the folder cannot be written to or the disk is full.
@@ -231,11 +233,12 @@ def save_figure(figure: Figure, stem: str | Path, dpi: int = 200) -> tuple[Path,
     stem = Path(stem)
     if stem.suffix.lower() in (".svg", ".png"):
         stem = stem.with_suffix("")
-    vector, pixels = stem.with_name(stem.name + ".svg"), stem.with_name(stem.name + ".png")
-    for path, content in ((vector, _svg_bytes(figure)), (pixels, _png_bytes(figure, dpi))):
+    paths = tuple(stem.with_name(f"{stem.name}.{name}") for name in formats)
+    for path, name in zip(paths, formats, strict=True):
+        content = _svg_bytes(figure) if name == "svg" else _bytes(figure, dpi, name)
         with replacing(path) as temporary:
             temporary.write_bytes(content)
-    return vector, pixels
+    return paths
 
 
 def as_svg(figure: Figure, description: str = "", prefix: str = "") -> str:
@@ -258,7 +261,7 @@ def as_svg(figure: Figure, description: str = "", prefix: str = "") -> str:
 
 def as_png_data_uri(figure: Figure, dpi: int = 150) -> str:
     """Return the figure as ``data:image/png;base64,...``, for the ``src`` of an ``<img>``."""
-    return "data:image/png;base64," + base64.b64encode(_png_bytes(figure, dpi)).decode()
+    return "data:image/png;base64," + base64.b64encode(_bytes(figure, dpi, "png")).decode()
 
 
 def _svg_bytes(figure: Figure) -> bytes:
@@ -272,8 +275,9 @@ def _svg_bytes(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _png_bytes(figure: Figure, dpi: int) -> bytes:
+def _bytes(figure: Figure, dpi: int, name: str) -> bytes:
     with settings():
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+        metadata = {"CreationDate": None} if name == "pdf" else {"Software": None}
+        figure.savefig(buffer, format=name, dpi=dpi, metadata=metadata)
     return buffer.getvalue()
