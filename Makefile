@@ -19,8 +19,11 @@ $(VENV)/.made:
 	$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
 	@touch $@
 
+# TORCH_INDEX may name the index of PyTorch's CPU builds: torch comes from there, and nothing else does, as a package of any other
+# name on a second index could take the place of PyPI's.
 # stamps: .venv/.installed-EXTRA means that offaxis[EXTRA] is installed as constraints.txt pins it
 $(VENV)/.installed-%: $(VENV)/.made $(MADE_FROM)
+	$(if $(TORCH_INDEX),$(BIN)/python -m pip install --quiet --index-url $(TORCH_INDEX) --no-deps --constraint constraints.txt torch)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
@@ -75,6 +78,7 @@ test-all: test test-slow test-hostile test-realdata test-thirdparty test-browser
 LOWEST := .venv-lowest
 test-lowest:  ## the fast tests with the lowest versions that are declared
 	$(PYTHON) -m venv $(LOWEST)
+	$(if $(TORCH_INDEX),$(LOWEST)/bin/python -m pip install --quiet --index-url $(TORCH_INDEX) --no-deps $(TORCH))
 	$(LOWEST)/bin/python -m pip install --quiet --constraint constraints-lowest.txt --editable '.[test]'
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 --dist worksteal -q -o filterwarnings=default -m "$(FAST)"
 
@@ -107,6 +111,7 @@ TRIED = $(CURDIR)/.venv-dist-$(TRY)
 dist-try:
 	rm -rf $(TRIED)
 	$(PYTHON) -m venv $(TRIED)
+	$(if $(TORCH_INDEX),$(TRIED)/bin/python -m pip install --quiet --index-url $(TORCH_INDEX) --no-deps $(TORCH))
 	$(TRIED)/bin/python -m pip install --quiet --no-compile $(CONSTRAINT) $(TORCH) dist/*.whl
 	cd $$(mktemp -d) && OMP_NUM_THREADS=2 $(TRIED)/bin/offaxis demo --quick --quiet && \
 	  OMP_NUM_THREADS=2 $(TRIED)/bin/python $(CURDIR)/scripts/smoke.py

@@ -134,6 +134,50 @@ def test_a_jpeg_of_thousands_of_scans_is_refused_before_it_is_decoded(tmp_path: 
     assert decode(whole[:-2] + 5 * last + b"\xff\xd9").size == (4000, 4000)
 
 
+def _tiff(width: int, height: int, rows: int, strip: bytes) -> bytes:
+    """A TIFF whose strips of some rows are all one JPEG, which stands in it once."""
+    count = -(-height // rows)
+    place = 8 + 2 + 12 * 9 + 4
+    data = place + 6 + 8 * count
+    tags = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 3, place), (259, 3, 1, 7), (262, 3, 1, 6)]
+    tags += [(273, 4, count, place + 6), (277, 3, 1, 3), (278, 4, 1, rows), (279, 4, count, place + 6 + 4 * count)]
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    numbers = struct.pack("<3H", 8, 8, 8) + struct.pack("<I", data) * count + struct.pack("<I", len(strip)) * count
+    return struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4) + numbers + strip
+
+
+def test_strips_of_a_tiff_that_are_progressive_are_refused() -> None:
+    plain = _saved(_noise(16, 64), "JPEG", subsampling=0)
+    assert decode(_tiff(64, 160, 16, plain)).size == (64, 160)
+    slow = _saved(_noise(16, 4000), "JPEG", subsampling=0, progressive=True)
+    last = slow[slow.rindex(b"\xff\xda") : -2]
+    with pytest.raises(DataError, match="a TIFF of progressive JPEGs"):
+        decode(_tiff(4000, 4000, 16, slow[:-2] + 80 * last + b"\xff\xd9"))
+
+
+def _box(kind: bytes, *parts: bytes) -> bytes:
+    return struct.pack(">I4s", 8 + sum(map(len, parts)), kind) + b"".join(parts)
+
+
+def _grid(side: int, shown: int, made_of: list[int]) -> bytes:
+    """The head of a HEIC whose item 2 shows so many pixels a side and is made of others; item 1 is an image."""
+    sizes = b"".join(_box(b"ispe", bytes(4), struct.pack(">II", each, each)) for each in (side, shown))
+    of_items = struct.pack(">IIHBBHBBB", 0, 2, 1, 1, 0x81, 2, 2, 0x82, 3)
+    properties = _box(b"iprp", _box(b"ipco", sizes, _box(b"irot", b"\1")), _box(b"ipma", of_items))
+    references = struct.pack(f">HH{len(made_of)}H", 2, len(made_of), *made_of)
+    made = _box(b"iref", bytes(4), _box(b"dimg", references))
+    return _box(b"ftyp", b"heic", bytes(4), b"mif1heic") + _box(b"meta", bytes(4), properties, made)
+
+
+def test_tiles_that_are_decoded_again_and_again_are_refused() -> None:
+    for made_of in ([1] * 65, [2]):  # 65 million pixels for one that is shown; an image that is made of itself
+        with pytest.raises(DataError, match=r"tiles of more than the 64,000,000 pixels|none, or is damaged"):
+            decode(_grid(1000, 1000, made_of))
+    for made_of in ([1] * 64, [1]):
+        with pytest.raises(DataError, match="is none, or is damaged|of another format"):  # it holds no pixels
+            decode(_grid(1000, 8000, made_of))
+
+
 def _two_colours(kind: str) -> bytes:
     """100 x 60 pixels, red above and blue below, to be shown turned by a quarter: red on the right."""
     image = Image.new("RGB", (100, 60), "blue")

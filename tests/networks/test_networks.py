@@ -1,7 +1,9 @@
 """The paper's networks: published sizes, initialisation, layers; and their small relatives."""
 
 import math
+import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +11,9 @@ import torch
 from torch import nn
 
 from offaxis import Classifier, CosineHead
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, CheckpointError
 from offaxis.networks import build, by_name, densenet_bc, description, wide_resnet
+from offaxis.networks.saved import read_weights
 
 SMALL: dict[str, Callable[..., Classifier]] = {
     "wide_resnet": lambda **kw: wide_resnet(depth=10, width=1, **kw),
@@ -148,3 +151,22 @@ def test_compiles_and_exports_as_a_plain_graph(make: Callable[..., Classifier]) 
     assert exported(torch.rand(5, 3, 16, 16)).shape == (5, 10)
     torch.compiler.reset()
     torch.testing.assert_close(torch.compile(network, fullgraph=True, backend="aot_eager")(images), expected)
+
+
+def test_a_flipped_bit_in_weights_of_pytorch_is_noticed(tmp_path: Path) -> None:
+    state = {f"{number}.weight": torch.randn(16, 16) for number in range(8)}
+    path = tmp_path / "weights.pth"
+    torch.save(state, path)
+    whole, chance, refused = path.read_bytes(), random.Random(0), 0
+    for _ in range(60):
+        data, place = bytearray(whole), chance.randrange(len(whole))
+        data[place] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        try:
+            read = read_weights(path)
+        except CheckpointError as error:
+            refused += "are damaged (the checksum of" in str(error)
+        else:
+            assert read.keys() == state.keys()
+            assert all(torch.equal(read[name], tensor) for name, tensor in state.items())
+    assert refused > 30

@@ -61,6 +61,20 @@ def test_a_request_with_too_many_pixels_is_refused_before_they_are_decoded(model
         assert httpx.post(f"{address}/v1/predict", files=several(data, 2), timeout=30).status_code == 200
 
 
+def test_jpegs_of_thousands_of_scans_keep_nobody_waiting(model: Model) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (4000, 4000)).save(out, "JPEG", progressive=True)
+    whole = out.getvalue()
+    slow = whole[:-2] + whole[whole.rindex(b"\xff\xda") : -2] * 20_000 + b"\xff\xd9"
+    with running(model) as (address, _):
+        began = time.monotonic()
+        refused = httpx.post(f"{address}/v1/predict", files=several(slow, 8), timeout=30)
+        assert refused.status_code == 422
+        assert "more than 100 scans" in refused.text
+        assert httpx.post(f"{address}/v1/predict", files=several(large_png(99), 1), timeout=30).status_code == 200
+        assert time.monotonic() - began < 5  # each of them takes minutes
+
+
 def test_too_many_pixels_of_all_requests_are_a_503(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the image of one request is being decoded, there is no room for that of another."""
     begun, gate = threading.Event(), threading.Event()

@@ -3,12 +3,15 @@
 import base64
 import importlib.util
 import io
+import math
 import os
 import re
 import stat
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,8 @@ MAX_BYTES = 256 * 2**20
 MAX_SCANS = 100  # of a JPEG, each of which passes over all pixels; programs write 10 or so
 SECONDS, PIXELS_A_SECOND = 2.0, 8_000_000  # processor time that an image may take to decode: the sum of both
 _SCAN = re.compile(rb"\xff\xda\x00(?:\x08\x01|\x0a\x02|\x0c\x03|\x0e\x04)")
+
+_PROGRESSIVE = re.compile(rb"\xff\xc2\x00[\x0b\x0e\x11\x14][\x08\x0c]")
 
 # Formats that Pillow decodes itself. Those that would start other programs or are not images are left out.
 FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF"]
@@ -120,12 +125,18 @@ def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PI
     stream = _Timed(data)
     stream.allow(SECONDS)
     kind = data[8:12].decode("latin1") if data[4:8] == b"ftyp" else ""
-    if kind in _HEIF and "HEIF" in FORMATS:
-        import pillow_heif
-
-        pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
     try:
+        if kind and _pixels_of_tiles(data) > max_pixels:
+            raise DataError(
+                f"{called} has tiles of more than the {max_pixels:,} pixels that are decoded: leave it out."
+            )
+        if kind in _HEIF and "HEIF" in FORMATS:
+            import pillow_heif
+
+            pillow_heif.register_heif_opener(thumbnails=False, decode_threads=1)
         image = Image.open(stream, formats=FORMATS)
+    except DataError:
+        raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{called} is too large to be decoded ({error}).") from error
     except Exception as error:  # decoders raise many kinds of errors
@@ -134,6 +145,8 @@ def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PI
         raise DataError(
             f"Expected an image ({', '.join(FORMATS)}) but {called} is none, or is damaged at its start."
         ) from error
+    if image.format == "TIFF" and "jpeg" in str(image.info.get("compression")) and _PROGRESSIVE.search(data):
+        raise DataError(f"{called} is a TIFF of progressive JPEGs, which no program writes: save it again.")
     width, height = image.size
     if width * height > max_pixels:
         raise DataError(
@@ -143,6 +156,51 @@ def open_image(source: Path | str | bytes, called: str, max_pixels: int = MAX_PI
 
 
 _HEIF = frozenset({"heic", "heix", "heim", "heis", "hevc", "hevx", "mif1", "msf1"})  # at the start of a file
+
+
+def _pixels_of_tiles(data: bytes) -> int:
+    """Count the pixels that an image of HEIF or AVIF decodes for its tiles: a tile may stand in it thousands of times."""
+    areas, of_item, tiles = list[int](), dict[int, int](), dict[int, tuple[int, ...]]()
+    parts = [part for kind, meta in _boxes(memoryview(data)) if kind == b"meta" for part in _boxes(meta[4:])]
+    properties = [part for kind, inside in parts if kind == b"iprp" for part in _boxes(inside)]
+    for inside in (inside for kind, inside in properties if kind == b"ipco"):
+        areas += [math.prod(struct.unpack_from(">II", x, 4)) if kind == b"ispe" else 0 for kind, x in _boxes(inside)]
+    for inside in (inside for kind, inside in properties if kind == b"ipma"):
+        reader, number, index = io.BytesIO(inside[8:]), "I" if inside[0] else "H", "H" if inside[3] & 1 else "B"
+        for _ in range(*struct.unpack_from(">I", inside, 4)):
+            item, count = struct.unpack(f">{number}B", reader.read(struct.calcsize(f">{number}B")))
+            numbers = struct.unpack(f">{count}{index}", reader.read(count * struct.calcsize(index)))
+            own = [
+                areas[n - 1] for n in (n & (0x7FFF if index == "H" else 0x7F) for n in numbers) if 0 < n <= len(areas)
+            ]
+            of_item[item] = max([of_item.get(item, 0), *own])
+    for version, inside in ((inside[0], inside) for kind, inside in parts if kind == b"iref"):
+        for item, others in (_reference(part, version) for kind, part in _boxes(inside[4:]) if kind == b"dimg"):
+            tiles[item] = (*tiles.get(item, ()), *others)
+
+    @cache
+    def decoded(item: int) -> int:
+        return sum(map(decoded, tiles[item])) if item in tiles else of_item.get(item, 0)
+
+    return max(map(decoded, tiles), default=0)
+
+
+def _boxes(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield (kind, content) of the boxes of an ISO media file, or of what is inside one."""
+    place = 0
+    while place + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, place)
+        head = 16 if length == 1 else 8
+        length = struct.unpack_from(">Q", data, place + 8)[0] if length == 1 else length or len(data) - place
+        yield kind, data[place + head : place + max(head, length)]
+        place += max(head, length)
+
+
+def _reference(part: memoryview, version: int) -> tuple[int, tuple[int, ...]]:
+    """Return an item and those that it is made of."""
+    number = "I" if version else "H"
+    item, count = struct.unpack_from(f">{number}H", part)
+    return item, struct.unpack_from(f">{count}{number}", part, struct.calcsize(f">{number}H"))
 
 
 def other_format(suffix: str) -> str | None:

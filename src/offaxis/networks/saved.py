@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -425,7 +426,13 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if file.suffix == ".safetensors":
         return _without_prefix(read_tensors(file)[0], "_orig_mod.")
     try:
+        if zipfile.is_zipfile(file):  # torch.load does not look at its checksums
+            with zipfile.ZipFile(file) as parts:
+                if damaged := parts.testzip():
+                    raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except zipfile.BadZipFile as error:
+        raise CheckpointError(f"The weights in {path} are damaged ({error}): get the file again.") from error
     except Exception as error:  # PyTorch raises many kinds of errors for a damaged file
         reason = str(error).strip().split("\n")[0].split(". ")[0][:200]  # torch then tells how to run it all the same
         raise CheckpointError(
