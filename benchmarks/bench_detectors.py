@@ -72,7 +72,7 @@ def cosine(rounds: int) -> None:
 
     @torch.no_grad()
     def forward() -> Tensor:
-        return plain(images)  # type: ignore[no-any-return]
+        return plain(images)
 
     ratio = paired(lambda: detector.score_images(ours, images), forward, rounds)
     publish("cosine score / plain forward, WRN-16-4, 128 images", ratio, "<= 1.02", ratio.median <= 1.02)
@@ -94,7 +94,7 @@ def everything(rounds: int) -> None:
 
     @torch.no_grad()
     def forward() -> Tensor:
-        return network(images)  # type: ignore[no-any-return]
+        return network(images)
 
     ratio = paired(lambda: score_all(network, [images], detectors), forward, rounds)
     name = f"{len(detectors)} detectors from one pass / one forward, WRN-16-4, 128 images"

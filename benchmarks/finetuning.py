@@ -51,7 +51,8 @@ def with_new_head(pretrained: Classifier, num_classes: int, seed: int) -> Classi
 @torch.no_grad()
 def accuracy(network: Classifier, images: TensorSet, normalise: Normalise) -> float:
     """Measure the accuracy on test images."""
-    return float((network.eval()(normalise(images.images)).argmax(1) == images.labels).float().mean())
+    assert images.labels is not None
+    return float(network.eval()(normalise(images.images)).argmax(1).eq(images.labels).float().mean())
 
 
 def adamw(network: Classifier, images: TensorSet, normalise: Normalise, recipe: Recipe, seed: int) -> float:

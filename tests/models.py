@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(trained, training, rest.subset(torch.arange(240)), rest.subset(torch.arange(240, len(rest))))
 
 
-def trained_for_a_moment(folder: Path, head: str = "cosine", seed: int = 0, loss: Loss = cross_entropy) -> Trained:
+def trained_for_a_moment(folder: Path, head: Any = "cosine", seed: int = 0, loss: Loss = cross_entropy) -> Trained:
     """A tiny network that has seen the digits twice."""
     torch.manual_seed(seed)
     network = networks.wide_resnet(10, 1, 10, head, in_channels=1, stem_stride=2)

@@ -26,7 +26,7 @@ from offaxis.detectors.base import ScoredBatches, score_batches
 from offaxis.detectors.knn import KNN
 from offaxis.detectors.registry import make_detector
 from offaxis.errors import ArgumentError, BundleError, CalibrationError, DataError
-from offaxis.heads import Head, LinearHead
+from offaxis.heads import Head, HeadName, LinearHead
 from offaxis.heads.linear import NoClassesHead
 from offaxis.model import Model, today, versions
 from offaxis.networks.classifier import Classifier, FeatureInput
@@ -317,7 +317,7 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             head: Head = NoClassesHead(rows.shape[1])
         else:
             uses = {*detector.uses, *(["logits"] if hasattr(detector, "head") else [])}
-            kind = "linear" if "logits" in uses and not {"cosine", "scale"} & uses else "cosine"
+            kind: HeadName = "linear" if "logits" in uses and not {"cosine", "scale"} & uses else "cosine"
             quick = {"epochs": max(1, round(ROWS_SEEN / len(rows))), "batch_size": LARGE_BATCH}
             pace: dict[str, Any] = quick if len(rows) > LARGE else {}
             features = backbone(rows).float()

@@ -11,6 +11,7 @@ import argparse
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ def ood_images(folder: Path, name: str) -> Images:
     return load(folder, f"{name}-test" if (folder / f"{name}-test.npz").exists() else name)
 
 
-def trained_head(kind: str, images: Images, *, classes: int, seed: int, rate: float) -> Head:
+def trained_head(kind: Any, images: Images, *, classes: int, seed: int, rate: float) -> Head:
     """Train a head on the features of labelled images."""
     assert images.labels is not None
     return train_head(images.features, images.labels, head=kind, num_classes=classes, seed=seed, learning_rate=rate)

@@ -112,7 +112,7 @@ def untrained(name: str) -> Classifier:
     """Return a network of ``TOYS`` or ``DIGITS`` with its first weights."""
     if name in DIGITS:
         kind, seed = DIGITS[name]
-        head = PAPER_HEAD if kind == "cosine" else kind
+        head: Any = PAPER_HEAD if kind == "cosine" else kind
         torch.manual_seed(seed)
         return densenet_bc(depth=10, growth=6, num_classes=10, head=head, in_channels=1)
     kind, seed, _ = TOYS[name]

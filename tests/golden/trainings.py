@@ -1,6 +1,7 @@
 """Compute the golden trainings: recipes, first weights and what two epochs make of them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -82,7 +83,8 @@ def recipes() -> Json:
 def first_weights() -> Json:
     """Compute the checksum of the first weights of both kinds of networks with every head, and two of the paper's."""
     found = {}
-    for head in HEADS:
+    heads: list[Any] = [*HEADS]
+    for head in heads:
         for name, make in (("wide_resnet", _wide), ("densenet_bc", _dense)):
             torch.manual_seed(5)
             found[f"{name}, {head}"] = checksum(make(head))

@@ -77,7 +77,7 @@ def test_they_export(head: Head) -> None:
 
 
 @pytest.mark.parametrize("name", RIVALS)
-def test_they_train_by_one_argument(name: str) -> None:
+def test_they_train_by_one_argument(name: Any) -> None:
     torch.manual_seed(0)
     network = wide_resnet(10, 1, num_classes=3, head=name, in_channels=1)
     optimiser = torch.optim.SGD(network.parameter_groups(5e-4), lr=0.05, momentum=0.9)

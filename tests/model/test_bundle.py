@@ -7,6 +7,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -282,7 +283,7 @@ class Twofold(nn.Module):
 
 
 @pytest.mark.parametrize("head", ["cosine", "keep"])
-def test_a_bare_module_gets_the_head_that_was_saved(world: World, tmp_path: Path, head: str) -> None:
+def test_a_bare_module_gets_the_head_that_was_saved(world: World, tmp_path: Path, head: Any) -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10, bias=False))
 

@@ -164,7 +164,7 @@ def test_a_pair_and_a_linear_head_are_exported(world: World, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["logitnorm", "t2fnorm", "elogitnorm"])
-def test_heads_with_a_normalised_loss_are_exported(head: str, world: World, tmp_path: Path) -> None:
+def test_heads_with_a_normalised_loss_are_exported(head: Any, world: World, tmp_path: Path) -> None:
     torch.manual_seed(1)
     network = networks.wide_resnet(10, 1, 10, head, in_channels=1).eval()
     preprocessing = Preprocessing(world.train.shape, world.normalise)

@@ -40,7 +40,7 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [room / f"{k}" for k in range(3)]
 
 
-def small_network(head: str = "cosine") -> Classifier:
+def small_network(head: Any = "cosine") -> Classifier:
     torch.manual_seed(0)
     return wide_resnet(10, 1, 4, head, in_channels=1, stem_stride=2)
 

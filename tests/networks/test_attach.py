@@ -251,7 +251,7 @@ class NormFace(nn.Module):
 
 
 @pytest.mark.parametrize("head", ["keep", "cosine"])
-def test_a_layer_whose_weight_alone_is_read_is_refused(head: str) -> None:
+def test_a_layer_whose_weight_alone_is_read_is_refused(head: Any) -> None:
     network = NormFace().eval()
     children, expected = dict(network.named_children()), network(IMAGES)
     with pytest.raises(AttachError, match=r"to call its output layer 'fc' .* self\.fc\(x\)"):
@@ -293,7 +293,7 @@ class Last(nn.Module):
 )
 @pytest.mark.parametrize("head", ["keep", "cosine"])
 def test_whatever_changes_the_logits_behind_the_output_layer_is_refused(
-    operation: Callable[[Tensor], Tensor], name: str, head: str
+    operation: Callable[[Tensor], Tensor], name: str, head: Any
 ) -> None:
     with pytest.raises(AttachError, match=f"a {name} follows it"):
         attach(Last(operation), head=head, layer="last")
@@ -330,7 +330,7 @@ def test_an_auxiliary_output_while_training_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("head", ["keep", "cosine"])
-def test_a_classifier_has_a_head_already(head: str) -> None:
+def test_a_classifier_has_a_head_already(head: Any) -> None:
     classifier = attach(nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 5)))
     with pytest.raises(AttachError, match=r"has a head already \(CosineHead\): use it as it is"):
         attach(classifier, head=head)
@@ -379,7 +379,7 @@ def test_a_compiled_part_stays_as_it_was(layer: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["keep", "linear"])
-def test_an_output_layer_may_be_compiled_by_itself(head: str) -> None:
+def test_an_output_layer_may_be_compiled_by_itself(head: Any) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), compiled(nn.Linear(5, 5))).eval()
     features = model[1](IMAGES.flatten(1))

@@ -1,15 +1,17 @@
 """Classifier, parameter groups and Paired."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, assert_type, get_args
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from offaxis import Classifier, CosineHead, LinearHead, Paired
-from offaxis.errors import ArgumentError, HeadError
+from offaxis import Classifier, CosineHead, LinearHead, Paired, attach
+from offaxis.detectors import Detector, make_detector
+from offaxis.errors import ArgumentError, BadOutputsError, HeadError
+from offaxis.heads import HEADS, HeadName
 from offaxis.networks import wide_resnet
 from offaxis.networks.classifier import feature_tensor, pooled
 
@@ -194,3 +196,45 @@ def test_a_single_image_is_refused_with_the_remedy() -> None:
     convolution = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(HeadError, match=r"image\.unsqueeze\(0\)"):
         Classifier(convolution, CosineHead(4, 3)).eval()(torch.rand(1, 8, 8))
+
+
+class _Scored(nn.Module):
+    """Logits and scores of images, as a program that exports both holds them."""
+
+    def __init__(self, network: Classifier, detector: Detector) -> None:
+        super().__init__()
+        self.network, self.detector = network, detector
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.network.outputs(images, self.detector.layers)
+        return outputs.logits, self.detector.score(outputs)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", ["cosine", "energy", "knn", "react"])
+def test_a_classifier_and_its_score_are_exported(name: str, strict: bool) -> None:
+    torch.manual_seed(0)
+    network = small(in_channels=1).eval()
+    detector = make_detector(name, network)
+    if detector.needs_fit:
+        detector.fit(network, [(torch.rand(60, 1, 8, 8), torch.arange(60) % 10)])
+    images, sizes = torch.rand(5, 1, 8, 8), {0: torch.export.Dim("batch", min=2, max=64)}
+    program = torch.export.export(_Scored(network, detector), (images[:3],), dynamic_shapes=(sizes,), strict=strict)
+    logits, scores = program.module()(images)
+    with torch.no_grad():
+        outputs = network.outputs(images)
+    assert torch.allclose(logits, outputs.logits, atol=1e-5)
+    assert torch.allclose(scores, detector.score(outputs), atol=1e-5)
+    nan = outputs.logits * torch.nan
+    with pytest.raises(BadOutputsError, match="NaN"):  # the checks are left out of the graph alone
+        detector.score(outputs._replace(cosine=nan, logits=nan, features=outputs.features * torch.nan))
+
+
+def test_types_say_what_a_classifier_gives_and_which_heads_there_are() -> None:
+    assert get_args(HeadName) == (*HEADS, "keep")
+    network = small()
+    logits: Tensor = network(torch.rand(2, 3, 8, 8))
+    if TYPE_CHECKING:
+        assert_type(network(torch.rand(2, 3, 8, 8)), Tensor)
+        attach(network, "euclid")  # type: ignore[arg-type]
+    assert logits.shape == (2, 10)

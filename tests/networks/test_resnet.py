@@ -108,7 +108,7 @@ def test_the_contract_of_a_named_network() -> None:
 
 @pytest.mark.parametrize("head", ["linear", "logitnorm", "elogitnorm"])
 @pytest.mark.parametrize("file", ["best.ckpt", "wrapped.th"])
-def test_a_network_goes_to_published_names_and_back(tmp_path: Path, head: str, file: str) -> None:
+def test_a_network_goes_to_published_names_and_back(tmp_path: Path, head: Any, file: str) -> None:
     torch.manual_seed(0)
     network = disturbed(resnet_cifar(8, num_classes=10, head=head))
     weights: dict[str, Any] = {k: v for k, v in to_published(network).items() if "num_batches" not in k}

@@ -236,7 +236,7 @@ def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path, damage: str) -
 
 
 def test_the_head_of_a_network_that_is_not_ours_is_part_of_its_settings(tmp_path: Path) -> None:
-    def own(head: str) -> Classifier:
+    def own(head: Any) -> Classifier:
         torch.manual_seed(0)
         return attach(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)), head)
 

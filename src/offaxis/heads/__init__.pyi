@@ -1,5 +1,6 @@
 from offaxis.heads.base import Head as Head
 from offaxis.heads.base import HeadLike as HeadLike
+from offaxis.heads.base import HeadName as HeadName
 from offaxis.heads.base import Outputs as Outputs
 from offaxis.heads.base import complete_description as complete_description
 from offaxis.heads.base import describe_head as describe_head

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -129,11 +129,15 @@ LARGEST_FEATURE = 1e30  # beyond it, a sum of products could overflow to inf - i
 LARGEST_EXPONENT = 60.0  # exp(60) is 1e26: no trained scale comes near it, and s * cos stays finite
 
 
-HeadLike = str | Callable[[int, int], Head]
+HeadName = Literal[
+    "cosine", "linear", "deconf-c", "deconf-i", "deconf-e", "isomax", "logitnorm", "t2fnorm", "elogitnorm", "keep"
+]
+"""The keys of HEADS; and "keep", the trained output layer as it is, where a network has one."""
+HeadLike = HeadName | Callable[[int, int], Head]
 """A name out of HEADS, or a callable (in_features, num_classes) -> Head such as ``partial(CosineHead, scale=16.0)``."""
 
 
-def make_head(head: HeadLike, in_features: int, num_classes: int) -> Head:
+def make_head(head: HeadLike | str, in_features: int, num_classes: int) -> Head:
     """Make the head of a name or a callable for these sizes."""
     if callable(head):
         return head(in_features, num_classes)

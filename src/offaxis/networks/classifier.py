@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -148,6 +148,15 @@ class Classifier(nn.Module):
         if labels is None:
             return logits
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __call__(self, images: Tensor) -> Tensor: ...
+        @overload
+        def __call__(self, images: Tensor | None = None, **inputs: Tensor | None) -> Any: ...
+        def __call__(self, *args: Any, **inputs: Any) -> Any:
+            """Compute logits, as ``forward`` does."""
 
     def outputs(self, images: Tensor, layers: Iterable[str] = ()) -> Outputs:
         """Compute all outputs for a batch in one forward pass.

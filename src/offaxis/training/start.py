@@ -19,7 +19,7 @@ from offaxis.data.images import drop_copies, image_hashes, list_skipped
 from offaxis.data.inspection import near_copies
 from offaxis.data.load import own_classes, own_splits
 from offaxis.errors import ArgumentError
-from offaxis.heads import HEADS, HeadLike, make_head
+from offaxis.heads import HEADS, make_head
 from offaxis.heads.batch_norm import synchronise
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
@@ -288,7 +288,7 @@ def head_arguments(options: TrainOptions) -> dict[str, str | float]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _head_maker(options: TrainOptions) -> HeadLike:
+def _head_maker(options: TrainOptions) -> Any:
     """Return the head that options describe."""
     name, arguments = options.head, head_arguments(options)
     if not arguments or name not in HEADS:
