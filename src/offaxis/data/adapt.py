@@ -6,7 +6,7 @@ DataLoader are used unchanged: they are already normalised. What cannot be used 
 
 import copy
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from offaxis.data.images import STATISTICS_BATCH, ImageSet, StatisticsPass, Tens
 from offaxis.data.transforms import NO_LABELS, Batches, Normalise
 from offaxis.errors import ArgumentError, DataError
 
-IMAGE_KEYS = ("image", "img", "pixel_values")
-LABEL_KEYS = ("label", "labels")
+IMAGE_KEYS = ("image", "images", "img", "pixel_values", "inputs", "x")
+LABEL_KEYS = ("label", "labels", "target", "targets", "y")
 
 
 def as_image_set(data: Any, *, name: str | None = None, classes: Sequence[str] | None = None) -> ImageSet:
@@ -33,9 +33,9 @@ def as_image_set(data: Any, *, name: str | None = None, classes: Sequence[str] |
     each time: augmentation belongs into the training recipe. Labels that are all -1 count as none.
 
     Args:
-        data: an ImageSet (returned as it is); a torch Dataset, or any sequence, of images or (image, label); a Hugging
-            Face dataset with an image column (``image``, ``img`` or ``pixel_values``) and perhaps a label column
-            (``label`` or ``labels``); a TensorDataset or a tuple (images, labels); a tensor or array of images.
+        data: an ImageSet (returned as it is); a torch Dataset, or any sequence, of images, (image, label) or (image, label,
+            index); a Hugging Face dataset with an image column (one of ``IMAGE_KEYS``) and perhaps a label column (one of
+            ``LABEL_KEYS``); a TensorDataset or a tuple (images, labels); a tensor or array of images.
         name: what tables and files call it; by default the set's own name or the class of the dataset.
         classes: the names of the classes in the order of the labels; by default those that the dataset knows.
 
@@ -49,7 +49,7 @@ def as_image_set(data: Any, *, name: str | None = None, classes: Sequence[str] |
     if isinstance(data, Tensor | np.ndarray):
         data = (data,)
     if isinstance(data, tuple) and data and all(isinstance(part, Tensor | np.ndarray) for part in data):
-        if len(data) > 2:
+        if len(data) > 3:
             raise DataError(f"Expected (images, labels) but got {len(data)} tensors: leave out the others.")
         title, classes = name or "images", classes or ()
         images = _pixel_tensor(data[0], 4, title).contiguous()
@@ -60,9 +60,13 @@ def as_image_set(data: Any, *, name: str | None = None, classes: Sequence[str] |
 
 
 def is_loader(data: Any) -> bool:
-    """Tell whether this gives batches, as a DataLoader does, and not single images."""
+    """Tell whether this gives batches, as a DataLoader, a generator or a list of batches does, and not single images."""
     if isinstance(data, DataLoader | LoaderBatches):
         return True
+    if isinstance(data, list) and data:
+        first = data[0].values() if isinstance(data[0], Mapping) else data[0]
+        parts = [first] if isinstance(first, Tensor) else first if isinstance(first, Iterable) else ()
+        return any(isinstance(part, Tensor) and part.dim() == 4 for part in parts)
     single = isinstance(data, IterableDataset | Mapping | str | Path) or hasattr(data, "__getitem__")
     return hasattr(data, "__iter__") and not single
 
@@ -110,27 +114,26 @@ def as_batches(
 class LoaderBatches:
     """The batches of a DataLoader, or of anything that can be iterated again, checked and otherwise unchanged.
 
-    A batch is (images, labels), the images alone, or a dict with an image and a label entry. Images are normalised
-    floats (N, c, h, w); without labels, their tensor is empty (0,).
+    A batch is (images, labels), (images, labels, indices), the images alone, or a dict with an image and a label entry. Images
+    are normalised floats (N, c, h, w); without labels, their tensor is empty (0,).
 
     Args:
-        loader: a DataLoader, or a list of batches.
+        loader: a DataLoader, a list of batches, or a generator, whose batches are kept in memory.
         name: what messages and tables call it.
         labels: whether labels are needed.
         num_classes: labels must be below this number where it is given.
 
     Raises:
-        DataError: the loader can be iterated only once, or a batch cannot be used.
+        DataError: this gives no batches, or a batch cannot be used.
     """
 
     def __init__(
         self, loader: Any, *, name: str | None = None, labels: bool = False, num_classes: int | None = None
     ) -> None:
-        if isinstance(loader, Iterator) or not hasattr(loader, "__iter__"):
-            got = type(loader).__name__
-            raise DataError(
-                f"Expected a DataLoader or a list of batches, which can be iterated again, but got a {got}."
-            )
+        if not hasattr(loader, "__iter__"):
+            raise DataError(f"Expected a DataLoader or a list of batches but got a {type(loader).__name__}.")
+        if isinstance(loader, Iterator) and not (loader := list(loader)):
+            raise DataError("Expected batches but the generator gives none, or was used already: give a list of them.")
         self.loader = loader
         self.name = name or _name_of(getattr(loader, "dataset", loader))
         self.labels = labels
@@ -148,6 +151,8 @@ class LoaderBatches:
         for number, batch in enumerate(self.loader):
             where = f"batch {number} of {self.name}"
             images, labels = _split_batch(batch, where)
+            if self.labels and labels is None and isinstance(batch, Mapping):
+                where += f" (keys: {', '.join(map(str, batch))})"
             numbers = None if labels is None else _label_tensor(labels, len(images), where)
             if not self.labels and (numbers is None or bool((numbers < 0).any())):
                 yield images, NO_LABELS
@@ -280,9 +285,9 @@ def features_of(data: Any) -> Mapping[str, Any]:
 
 
 def _image_key(item: Mapping[str, Any], features: Mapping[str, Any], where: str) -> str:
-    typed = [key for key, feature in features.items() if type(feature).__name__ == "Image"]
+    typed = [key for key, feature in features.items() if type(feature).__name__ == "Image" and key in item]
     for key in (*IMAGE_KEYS, *typed):
-        if key in item:
+        if key in (typed or item):
             return key
     raise DataError(
         f"Expected an image under {' or '.join(IMAGE_KEYS)} but {where} has {', '.join(map(str, item)) or 'nothing'}: "
@@ -316,12 +321,12 @@ def _split_item(item: Any, features: Mapping[str, Any], where: str) -> tuple[Any
         return item[_image_key(item, features, where)], None if key is None else item[key]
     if not isinstance(item, tuple | list):
         return item, None
-    if len(item) not in (1, 2):
+    if len(item) not in (1, 2, 3):
         raise DataError(
-            f"Expected an image or (image, label) but {where} has {len(item)} parts: let the dataset, or the collate_fn of its "
-            "DataLoader, give two."
+            f"Expected an image, (image, label) or (image, label, index) but {where} has {len(item)} parts: let the dataset or "
+            "the collate_fn of its DataLoader, give two."
         )
-    return item[0], item[1] if len(item) == 2 else None
+    return item[0], item[1] if len(item) > 1 else None
 
 
 def _split_batch(batch: Any, where: str) -> tuple[Tensor, Any]:
@@ -446,7 +451,8 @@ def check_labels_in_range(labels: Tensor | None, num_classes: int | None, where:
     """
     if labels is None:
         raise DataError(
-            f"Expected labels but {where} has none (-1 counts as none): give (image, label) pairs, or a set with labels."
+            f"Expected labels but {where} has none (-1 counts as none): give (image, label) pairs, or a dict whose labels "
+            f"are called {', '.join(LABEL_KEYS)}."
         )
     least, most = (int(labels.min()), int(labels.max())) if len(labels) else (0, 0)
     if least < 0 or (num_classes is not None and most >= num_classes):

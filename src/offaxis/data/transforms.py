@@ -324,7 +324,7 @@ class Preprocessing:
             raise DataError(
                 "Expected pixels in uint8, or in [0, 1] in floating point, but got values from "
                 f"{float(images.min()):.3g} to {float(images.max()):.3g}: do not normalise them, predict() does. Batches "
-                "that are normalised already may be given as a DataLoader."
+                "that are normalised already are given as a list, [images], or as a DataLoader."
             )
         pixels = images.mul(255).round().to(torch.uint8) if floats else images
         return fit_batch(pixels.cpu(), self.shape, self.resize)
