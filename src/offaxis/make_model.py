@@ -1,5 +1,6 @@
 """Make a calibrated model of trained networks and ID images, as ``offaxis bundle`` does."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,16 @@ from torch import nn
 
 from offaxis.calibration.calibration import check_overlap
 from offaxis.calibration.conformal import smallest_count
+from offaxis.calibration.doubts import doubts_of_scores
 from offaxis.data import CATALOGUE, ImageSet, Normalise, load_images, match
 from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import Split, cache_folder
 from offaxis.data.images import drop_copies, hold_out, image_hashes, list_skipped, unpack_hashes
 from offaxis.data.load import own_splits
 from offaxis.data.transforms import Preprocessing, Shape
+from offaxis.detectors.base import score_batches
 from offaxis.detectors.registry import as_detector, find_detector, parse_detector
-from offaxis.errors import ArgumentError, BundleError, DataError
+from offaxis.errors import ArgumentError, BundleError, DataError, OffaxisError
 from offaxis.explain import with_examples
 from offaxis.model import Model
 from offaxis.networks.open import NetworkSource, combine, open_network, open_runs
@@ -29,6 +32,7 @@ from offaxis.progress import counting
 from offaxis.training.features import on_features
 
 FIT_BATCH = 256
+COMPARED = 500  # held-out images of the training set that calibration images are compared with, about
 
 
 def make_model(
@@ -128,12 +132,42 @@ def _calibrated(
         max_error=options.max_error,
         preprocessing=Preprocessing(shape, network.normalise, resize),
     )
+    doubts = [] if images is None else _compare_held_out(model, network, images, data)
+    model.provenance["doubts"] = doubts
+    for doubt in doubts:
+        warnings.warn(doubt, stacklevel=2)
     if rest is not None and len(model.used):
         check_overlap(rest, [unpack_hashes(model.used)])
     model.provenance["command"] = None if command is None else list(command)
     if options.keep_examples:
         model = with_examples(model, calibrating, options.keep_examples)
     return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _measure(model, rest)})
+
+
+def _compare_held_out(model: Model, network: OpenedNetwork, trained_on: ImageSet, data: Path | None) -> list[str]:
+    """Compare the calibration with images that were held out of the training set, where there are any that it has not seen."""
+    known = network.data or {}
+    name = known.get("path") or (trained_on.name if trained_on.name in CATALOGUE else None)
+    wanted = model.preprocessing
+    assert isinstance(wanted, Preprocessing)
+    if name is None:
+        return []
+    try:
+        held_out = load_images(name, "test", root=data, **known.get("options", {}))
+    except OffaxisError:
+        return []  # the set has none
+    step = max(1, len(held_out) // COMPARED)
+    held_out = match(held_out.subset(torch.arange(0, len(held_out), step)), wanted.shape, wanted.resize)
+    seen = {*unpack_hashes(model.used), *unpack_hashes(model.calibrated_on)}
+    new = [place for place, value in enumerate(image_hashes(held_out)) if value not in seen]
+    if len(new) < len(held_out) / 2:  # the calibration images are from there
+        return []
+    held_out = held_out.subset(torch.tensor(new))
+    batches = as_batches(held_out, wanted.normalise, FIT_BATCH)
+    scored = score_batches(model.network, batches, model.detector)
+    right = None if scored.labels is None else float((scored.predicted == scored.labels).mean())
+    own, whose = model.calibration, f"held-out images of the training set {name}"
+    return doubts_of_scores(own.scores, own.accuracy, scored.scores, right, whose)
 
 
 def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, ImageSet | None]:

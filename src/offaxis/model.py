@@ -2,6 +2,7 @@
 
 import platform
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from offaxis import __version__
 from offaxis.calibration import conformal
 from offaxis.calibration.calibration import Calibration, Promise, calibrate
 from offaxis.calibration.classes import class_probabilities, class_sets
+from offaxis.calibration.doubts import changes, check_normalised, doubts_of_scores
 from offaxis.data import ImageSet, TensorSet, image_hashes
 from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.images import pack_hashes, unpack_hashes
@@ -210,7 +212,7 @@ class Model:
                 "id_sets": [other.describe() for other in sets],
                 "calibration_set": about,
                 "calibration_date": today(),
-                "overlap_checked": bool(compared),
+                "overlap_checked": bool(compared) and not (loader and any(map(changes, (images, *loaders)))),
             },
             used=pack_hashes(hashes),
             calibrated_on=calibrated_on,
@@ -259,7 +261,11 @@ class Model:
         calibration, about, hashes = _calibrate(
             self.network, images, self.preprocessing, self.detector, used, self.classes, promise
         )
-        about = {"calibration_set": about, "calibration_date": today(), "overlap_checked": bool(used)}
+        whose = "that it was calibrated on before"
+        doubts = doubts_of_scores(calibration.scores, calibration.accuracy, own.scores, own.accuracy, whose)
+        for doubt in doubts:
+            warnings.warn(doubt, stacklevel=2)
+        about = {"calibration_set": about, "calibration_date": today(), "overlap_checked": bool(used), "doubts": doubts}
         provenance = {**self.provenance, **about}
         provenance.pop("held_out", None)  # what was held out may be calibrated on now
         examples = None if self.examples is None else self.examples.among(hashes)
@@ -464,6 +470,8 @@ def _calibrate(
         images = wanted.match(as_image_set(images))
     of_images = isinstance(images, ImageSet)
     normalise = wanted.normalise if of_images and isinstance(wanted, Preprocessing) else None
+    if isinstance(wanted, Preprocessing) and not of_images:
+        check_normalised(images, wanted.normalise)
     calibration = calibrate(network, images, normalise, detector, used=used, **promise)
     if not of_images:
         name = LoaderBatches(images).name if is_loader(images) else "feature vectors"

@@ -22,6 +22,7 @@ from torch import Tensor
 from offaxis.calibration import conformal
 from offaxis.calibration.classes import SURE, Alone, ClassCalibration
 from offaxis.calibration.conformal import Floats
+from offaxis.calibration.doubts import changes, doubt_of_features, doubts_of_accuracy
 from offaxis.data import ImageSet, Normalise
 from offaxis.data.adapt import as_batches, as_image_set, is_loader
 from offaxis.data.images import hash_batch, image_hashes, shared
@@ -298,7 +299,14 @@ def calibrate(
             check_overlap(images, used)
         batches = as_batches(images, normalise, BATCH, num_classes=network.num_classes)
     scored = score_batches(network, batches, detector)
-    if is_loader(images):
+    doubts = []
+    if is_loader(images) and used and any(map(changes, (images, *used))):
+        doubts = [
+            "It was not checked whether calibration images were used for training: a DataLoader gives other images each time. "
+            "Give loaders without augmentation, or the data sets with `normalise`.",
+            *doubt_of_features(network, images, used),
+        ]
+    elif is_loader(images):
         for other in used:
             seen = as_batches(other, None, BATCH)
             hashes = [h for x, _ in seen for h in hash_batch(to_network(network, x).float().cpu())]
@@ -311,12 +319,15 @@ def calibrate(
             stacklevel=2,
         )
     labels, logits = scored.labels, scored.logits
+    accuracy = None if labels is None else float((scored.predicted == labels).mean())
+    for doubt in [*doubts, *doubts_of_accuracy(accuracy, network.num_classes)]:
+        warnings.warn(doubt, stacklevel=2)
     return Calibration.from_scores(
         scored.scores,
         scored.predicted,
         network.num_classes,
         cosine=scored.cosine,
-        accuracy=None if labels is None else float((scored.predicted == labels).mean()),
+        accuracy=accuracy,
         classes=None if labels is None or logits is None else ClassCalibration.fitted(logits, labels),
         **promise,
     )

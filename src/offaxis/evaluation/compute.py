@@ -2,6 +2,7 @@
 
 import copy
 import platform
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from offaxis import __version__
+from offaxis.calibration.doubts import Watched
 from offaxis.data import Normalise, relation
 from offaxis.data.catalogue import Group
 from offaxis.data.images import VALIDATION_IMAGES
@@ -231,7 +233,11 @@ def _fit(one: Evaluation, runs: Iterable[DetectorRun]) -> set[DetectorRun]:
     reasons = {}
     if detectors and one.training is not None:
         batches = one.training.batches(one.opened.normalise, one.options["batch_size"], one.opened.network.num_classes)
-        reasons = try_fit_all(*one.run_on(batches, detectors, "training images"), detectors)
+        watched = Watched(batches, one.sets.id.batches)
+        reasons = try_fit_all(*one.run_on(watched, detectors, "training images"), detectors)
+        for text in watched.doubts():
+            one.note("", text)
+            warnings.warn(text, stacklevel=4)
     able = set()
     for run in runs:
         name, reason = run.detector.name, reasons.get(run.detector.name)
