@@ -1,14 +1,18 @@
 """attach() on networks that anybody might write; tests/test_attach_thirdparty.py has the published ones."""
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
+import offaxis
 from offaxis import CosineHead, attach
-from offaxis.errors import ArgumentError, AttachError
+from offaxis.errors import ArgumentError, AttachError, DataError
 
 
 class Plain(nn.Module):
@@ -389,3 +393,51 @@ def test_an_output_layer_may_be_compiled_by_itself(head: Any) -> None:
 def test_a_classifier_inside_a_wrapper_has_a_head_already() -> None:
     with pytest.raises(AttachError, match=r"has a head already \(CosineHead\)"):
         attach(compiled(attach(Plain())))
+
+
+def test_one_logit_behind_a_sigmoid_stands_for_two_classes(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 1)).eval()
+    images = torch.rand(40, 3, 8, 8)
+    with torch.no_grad():
+        logit = model(images)
+        kept = attach(model, head="keep")
+        assert kept.num_classes == 2
+        assert torch.equal(kept(images)[:, 1:], logit)
+        assert torch.allclose(kept(images).softmax(1)[:, 1:], logit.sigmoid())
+    labels = (logit > 0).float()  # (N, 1), as nn.BCEWithLogitsLoss takes them
+    loader = DataLoader(TensorDataset(images, labels), batch_size=16)
+    found = offaxis.evaluate(
+        kept, loader, {"brighter": DataLoader(TensorDataset(images + 1), batch_size=16)}, ["energy", "max-softmax"]
+    )
+    assert found.networks[0].accuracy == 1
+    torch.save(model.state_dict(), tmp_path / "one.pt")
+    (tmp_path / "one.py").write_text(
+        "from torch import nn\ndef network():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 1))\n"
+    )
+    opened = offaxis.open_network(f"{tmp_path / 'one.py'}", head="keep", weights=tmp_path / "one.pt")
+    with torch.no_grad():
+        assert torch.equal(opened.network(images), kept(images))
+    assert attach(copy.deepcopy(model), "cosine").num_classes == 2
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 0.0]]), "several labels at once"),
+        (torch.tensor([0.3, 2.5]), "numbers .regression."),
+        (torch.zeros(2, 8, 8), "masks"),
+        (torch.tensor([[1, 0, 0], [0, 0, 1]]), r"each row has a single 1, whose place is labels.argmax\(1\)"),
+    ],
+)
+def test_labels_of_other_tasks_are_refused_without_advice_that_destroys_them(labels: Tensor, said: str) -> None:
+    network, images = attach(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), "keep"), torch.rand(2, 3, 8, 8)
+    with pytest.raises(DataError, match=said) as refused:
+        offaxis.evaluate(
+            network,
+            DataLoader(TensorDataset(images, labels), batch_size=2),
+            {"x": [images]},
+            ["energy"],
+        )
+    assert ("argmax" in str(refused.value)) == ("single 1" in said)

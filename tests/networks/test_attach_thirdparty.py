@@ -1,5 +1,6 @@
 """attach() on published networks as they are: what reached their output layer reaches our head, bit for bit."""
 
+import operator
 import os
 import warnings
 from collections.abc import Callable
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
+import offaxis
 from offaxis import attach
 from offaxis.detectors.odin import features_until
 from offaxis.errors import AttachError
@@ -235,3 +238,67 @@ def test_auxiliary_classifiers_of_googlenet_do_not_hide_its_output_layer() -> No
     kept = attach(network, head="keep").eval()
     images = torch.randn(2, 3, 64, 64)
     assert torch.equal(kept(images), network.eval()(images))
+
+
+def make_bert(task: str, **config: Any) -> Any:
+    import transformers
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    kind = transformers.BertConfig(vocab_size=50, **sizes, **config)
+    return getattr(transformers, f"BertFor{task}")(kind).eval()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: make_bert("TokenClassification"), "TokenClassification"),
+        (lambda: make_bert("SequenceClassification", problem_type="regression"), "regression"),
+        (
+            lambda: make_bert("SequenceClassification", problem_type="multi_label_classification"),
+            "multi_label_classification",
+        ),
+        (lambda: _torchvision("detection.ssdlite320_mobilenet_v3_large"), "detection"),
+        (lambda: _torchvision("segmentation.lraspp_mobilenet_v3_large"), "segmentation"),
+    ],
+)
+def test_networks_for_other_tasks_are_refused_with_what_is_supported(make: Callable[[], nn.Module], said: str) -> None:
+    with pytest.raises(AttachError, match=f"is for another task .{said}.*Supported are classifiers"):
+        attach(make(), "keep")
+
+
+def _torchvision(name: str) -> Any:
+    import torchvision
+
+    return operator.attrgetter(name)(torchvision.models)(weights=None, weights_backbone=None)
+
+
+def test_a_text_classifier_is_trained_and_evaluated_on_dict_batches() -> None:
+    torch.manual_seed(0)
+    ids = torch.randint(2, 50, (96, 7))
+    mask = (torch.arange(7) < torch.randint(3, 8, (96, 1))).long()
+    labels = (ids[:, 1] > 25).long()
+    rows = [{"input_ids": i, "attention_mask": m, "labels": y} for i, m, y in zip(ids, mask, labels, strict=True)]
+    loader: Any = DataLoader(rows, batch_size=32)  # type: ignore[arg-type]
+    ood: Any = DataLoader([{"input_ids": torch.full((7,), 1)} for _ in range(32)], batch_size=16)  # type: ignore[arg-type]
+    bert = make_bert("SequenceClassification", num_labels=2)
+    with torch.no_grad():
+        expected = bert(input_ids=ids, attention_mask=mask).logits
+        kept = attach(bert, "keep")
+        assert torch.equal(kept(input_ids=ids, attention_mask=mask), expected)
+    network = attach(bert, "cosine").train()
+    optimizer = torch.optim.Adam(network.parameters(), 5e-3)
+    for _ in range(30):
+        for batch in loader:
+            loss = network(**batch)["loss"]
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    found = offaxis.evaluate(network.eval(), loader, {"ones": ood}, ["cosine", "energy"])
+    with torch.no_grad():
+        own = float((network(input_ids=ids, attention_mask=mask).argmax(1) == labels).double().mean())
+        scores = network.outputs(torch.stack([ids, mask], 1)).cosine
+    assert scores is not None
+    assert found.networks[0].accuracy == pytest.approx(own)
+    assert own > 0.8
+    model = offaxis.calibrate(network, loader, detector=offaxis.detectors.make_detector("cosine", network))
+    assert sorted(model.scores) == pytest.approx(sorted((-scores.max(1).values).tolist()), abs=1e-5)

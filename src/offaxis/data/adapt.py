@@ -17,12 +17,25 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from offaxis.data.decode import eight_bits
-from offaxis.data.images import STATISTICS_BATCH, ImageSet, StatisticsPass, TensorSet, check_unit, describe_tensor
+from offaxis.data.images import (
+    STATISTICS_BATCH,
+    TOKENS,
+    ImageSet,
+    StatisticsPass,
+    TensorSet,
+    check_unit,
+    describe_tensor,
+    stack_tokens,
+)
 from offaxis.data.transforms import NO_LABELS, Batches, Normalise
 from offaxis.errors import ArgumentError, DataError
 
 IMAGE_KEYS = ("image", "images", "img", "pixel_values", "inputs", "x")
 LABEL_KEYS = ("label", "labels", "target", "targets", "y")
+_ONE_CLASS = (
+    "An image has one class here: several labels at once, numbers (regression), boxes, masks and labels of tokens are not "
+    "supported; give the images without them to have them scored alone."
+)
 
 
 def as_image_set(data: Any, *, name: str | None = None, classes: Sequence[str] | None = None) -> ImageSet:
@@ -331,6 +344,9 @@ def _split_item(item: Any, features: Mapping[str, Any], where: str) -> tuple[Any
 
 def _split_batch(batch: Any, where: str) -> tuple[Tensor, Any]:
     """Split a batch of a loader into (images, labels or None); the images must be finite floats (N, c, h, w)."""
+    if isinstance(batch, Mapping) and TOKENS[0] in batch:
+        key = _label_key(batch, {}, where)
+        return stack_tokens(*map(batch.get, TOKENS)), None if key is None else batch[key]
     images, labels = _split_item(batch, {}, where)
     if not isinstance(images, Tensor) or images.dim() != 4 or not images.is_floating_point():
         got = describe_tensor(images) if isinstance(images, Tensor) else f"a {type(images).__name__}"
@@ -422,16 +438,20 @@ def _label_tensor(labels: Any, count: int, where: str) -> Tensor:
     Raises:
         DataError: they are no whole numbers, or not as many as images.
     """
+    wrong = f"Expected a whole number from 0 as the label of each image but {where} has something else"
     try:
         whole = isinstance(labels, Tensor | np.ndarray)
         numbers = torch.as_tensor(labels if whole else [operator.index(label) for label in labels])
-        if (numbers.is_floating_point() and len(numbers)) or numbers.dim() != 1:
-            raise TypeError(describe_tensor(numbers))
     except (TypeError, ValueError) as error:
+        raise DataError(f"{wrong} ({error}): number the classes from 0, as integers. {_ONE_CLASS}") from error
+    if numbers.dim() == 2 and numbers.shape[1] == 1:  # as networks with one logit are given them
+        numbers = numbers.squeeze(1)
+    if numbers.dim() == 2 and bool(((numbers == 1).sum(1) == 1).all()) and int(numbers.count_nonzero()) == len(numbers):
         raise DataError(
-            f"Expected a whole number from 0 as the label of each image but {where} has something else ({error}): number "
-            "the classes from 0, as integers (labels.long(), or one_hot.argmax(1))."
-        ) from error
+            f"{wrong} ({describe_tensor(numbers)}): each row has a single 1, whose place is labels.argmax(1)."
+        )
+    if numbers.dim() != 1 or (numbers.is_floating_point() and not bool(((numbers == 0) | (numbers == 1)).all())):
+        raise DataError(f"{wrong} ({describe_tensor(numbers)}). {_ONE_CLASS}")
     if len(numbers) != count:
         raise DataError(f"Expected {count} labels for the {count} images of {where} but got {len(numbers)}.")
     return numbers.long()

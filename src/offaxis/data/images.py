@@ -118,6 +118,16 @@ def check_unit(images: Tensor, name: str) -> None:
         )
 
 
+TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+"""What text classifiers of transformers take, in the order in which a tensor of tokens (N, k, L) holds them."""
+
+
+def stack_tokens(ids: Any, mask: Any = None, types: Any = None) -> Tensor:
+    """Return a batch of texts as one tensor (N, k, L), as ``Classifier.features`` takes it."""
+    parts = [ids, torch.ones_like(ids) if mask is None else mask.to(ids.dtype), *([] if types is None else [types])]
+    return torch.stack(parts, 1)
+
+
 def describe_tensor(tensor: Tensor) -> str:
     """Return shape and type of a tensor as text."""
     return f"{tuple(tensor.shape)} in {str(tensor.dtype).removeprefix('torch.')}"

@@ -237,14 +237,14 @@ def open_sets(
         return EvaluationSet(name, split_images(images, validation), batches, labelled=labels)
 
     id_set = evaluated(images, id_name, labels=True)
-    channels, height, width = id_set.record.about["shape"]
+    shape: Any = tuple(id_set.record.about["shape"])  # of images (c, h, w)
     named = named_sets(ood, id_set.name)
     for name in options["near"]:
         if name not in named:
             raise ArgumentError(f"Expected near sets out of {', '.join(named)} but got {name!r}.")
-    ood_sets = {name: evaluated(data, name, like=(channels, height, width)) for name, data in named.items()}
+    ood_sets = {name: evaluated(data, name, like=shape) for name, data in named.items()}
     more = named_sets(options["shifted"], id_set.name) if options["shifted"] else {}
-    shifted = {n: evaluated(d, n, like=(channels, height, width), labels=True, validation=0) for n, d in more.items()}
+    shifted = {n: evaluated(d, n, like=shape, labels=True, validation=0) for n, d in more.items()}
     return replace(opened, normalise=normalise), Sets(id=id_set, ood=ood_sets, shifted=shifted)
 
 

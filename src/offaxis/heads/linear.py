@@ -37,6 +37,9 @@ class LinearHead(Head):
     def from_layer(cls, layer: nn.Linear) -> Self:
         """Return a head that is a trained layer: its parameters are shared, and its logits are equal bit for bit.
 
+        A layer of one logit, whose sigmoid is the probability of the second of two classes, becomes one of two, the first of
+        them 0: their softmax is that sigmoid and its rest.
+
         Raises:
             AttachError: the weight is computed from other parameters, or the layer computes something else than w . f + b.
         """
@@ -45,9 +48,14 @@ class LinearHead(Head):
                 "Expected an output layer whose weight is a parameter but it is computed from others (weight or spectral "
                 "normalisation): call torch.nn.utils.parametrize.remove_parametrizations(layer, 'weight') first."
             )
+        classes, bias = max(2, layer.out_features), layer.bias is not None
         with torch.device("meta"):  # nothing to initialise
-            head = cls(layer.in_features, layer.out_features, bias=layer.bias is not None)
+            head = cls(layer.in_features, classes, bias=bias)
         head.weight, head.bias = layer.weight, layer.bias
+        if layer.out_features == 1:
+            head.weight = nn.Parameter(two_rows(layer.weight.detach()))
+            if bias:
+                head.bias = nn.Parameter(two_rows(layer.bias.detach()))
         if type(layer).forward is not nn.Linear.forward and not head._agrees_with(layer):
             raise AttachError(
                 f"Expected an output layer that computes w . f + b but a {type(layer).__name__} computes something else: "
@@ -58,7 +66,7 @@ class LinearHead(Head):
     @torch.no_grad()
     def _agrees_with(self, layer: nn.Linear) -> bool:
         features = torch.linspace(-1, 1, 2 * self.in_features, device=self.weight.device, dtype=self.weight.dtype)
-        return torch.equal(layer(features.view(2, -1)), self(features.view(2, -1)))
+        return torch.equal(layer(features.view(2, -1)), self(features.view(2, -1))[:, -layer.out_features :])
 
     def outputs(self, features: Tensor) -> Outputs:
         """Compute Outputs(features (N, d), logits (N, C), None, scale (N,) > 0 or None)."""
@@ -75,6 +83,11 @@ class LinearHead(Head):
         self._check(features)
         f = at_least_float32(features)
         return f, F.linear(f, self.weight.to(f.dtype), None if self.bias is None else self.bias.to(f.dtype))
+
+
+def two_rows(single: Tensor) -> Tensor:
+    """Return the weight (1, d) or the bias (1,) of one logit as that of two, the first of which is always 0."""
+    return torch.cat([torch.zeros_like(single), single])
 
 
 class NoClassesHead(Head):

@@ -11,7 +11,7 @@ from offaxis.heads import HeadLike, LinearHead, make_head
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.run import eval_mode, tracing
 
-COMMON_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits")
+COMMON_NAMES = ("fc", "classifier", "head", "heads", "output", "out", "logits", "score")
 
 
 def attach(
@@ -32,10 +32,11 @@ def attach(
     shared with the Classifier.
 
     Args:
-        model: a timm, torchvision or transformers image classifier, or any module whose output is a linear layer's. Of one
-            that torch.compile, DataParallel or DistributedDataParallel has wrapped, the network inside is taken.
+        model: a timm, torchvision or transformers image classifier, a text classifier of transformers, or any module whose
+            output is a linear layer's; one logit, behind a sigmoid, stands for two classes. Of one that torch.compile,
+            DataParallel or DistributedDataParallel has wrapped, the network inside is taken.
         head: ``"cosine"``, ``"linear"``, ``"keep"``, or a callable (in_features, num_classes) -> Head.
-        num_classes: the number of classes of the new head; None keeps the old layer's.
+        num_classes: the number of classes of the new head; None keeps the old layer's, two where it has a single logit.
         layer: dotted name of the output layer, where it cannot be found automatically.
         freeze: train the head alone on a frozen backbone.
 
@@ -64,6 +65,7 @@ def attach(
             f"Expected a network of your own but got a Classifier, which has a head already ({type(model.head).__name__}): use "
             "it as it is, or give it another, Classifier(classifier.backbone, offaxis.CosineHead(d, C))."
         )
+    _check_task(model)
     graph = _traced(model)
     name = layer if layer is not None else _find(model, graph)
     try:
@@ -78,10 +80,11 @@ def attach(
         )
     if graph is not None:
         _check_last(model, name, graph)
+    classes = max(2, old.out_features)  # one logit tells two classes apart
     if head == "keep":
-        if num_classes not in (None, old.out_features):
+        if num_classes not in (None, classes):
             raise ArgumentError(
-                f"Expected the {old.out_features} classes of the output layer that is kept but got num_classes={num_classes}: "
+                f"Expected the {classes} classes of the output layer that is kept but got num_classes={num_classes}: "
                 "leave it out, or train another head, attach(model, head='cosine', num_classes=...)."
             )
         backbone = _copy_until(model, name)
@@ -91,7 +94,7 @@ def attach(
             return kept.train(model.training)
         kept.training = model.training  # of it alone: the modules that are shared stay in their modes
         return kept
-    new = make_head(head, old.in_features, num_classes or old.out_features)
+    new = make_head(head, old.in_features, num_classes or classes)
     new.to(old.weight.device, old.weight.dtype)
     parent, _, child = name.rpartition(".")
     while child == _wrapped(model.get_submodule(parent)):  # a compiled layer would still run
@@ -100,6 +103,25 @@ def attach(
     made = Classifier(model, new, freeze=freeze).train(model.training)
     made.replaced = name
     return made
+
+
+_TASKS = ("ImageClassification", "ImageClassificationWithTeacher", "SequenceClassification")
+UNSUPPORTED = (
+    "Supported are classifiers that give an image, or a text, one class: by a softmax, or by a sigmoid for two classes. "
+    "Several labels at once, numbers (regression), boxes, masks and labels of tokens are not: score the features of whole "
+    "images of such a network with offaxis.EmbeddingDetector."
+)
+
+
+def _check_task(model: nn.Module) -> None:
+    """Raise AttachError where a network of transformers or torchvision says that it does something else than classify."""
+    name, library = type(model).__name__, type(model).__module__
+    task = name.partition("For")[2] if library.startswith("transformers.") else ""
+    kind: Any = getattr(getattr(model, "config", None), "problem_type", None)
+    kind = kind if kind in ("regression", "multi_label_classification") else None
+    dense = next((each for each in ("detection", "segmentation") if f"torchvision.models.{each}" in library), None)
+    if found := kind or dense or (task if task not in ("", *_TASKS) else None):
+        raise AttachError(f"Expected a classifier but {name} is for another task ({found}). {UNSUPPORTED}")
 
 
 def _wrapped(model: nn.Module) -> str | None:
@@ -273,7 +295,7 @@ def _linear_candidates(model: nn.Module) -> str:
         return (
             f"{type(model).__name__} has no nn.Linear layer inside it: wrap it as nn.Sequential(backbone, nn.Linear(d, C)) "
             "where backbone gives features of shape (N, d). If attach() has taken its output layer before, use the Classifier "
-            "that attach() returned."
+            f"that attach() returned. {UNSUPPORTED}"
         )
     layers: list[Any] = [model.get_submodule(name) for name in names[-8:]]
     shown = [f"{n} ({m.in_features} -> {m.out_features})" for n, m in zip(names[-8:], layers, strict=True)]

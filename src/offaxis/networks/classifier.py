@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import torch
 from torch import Tensor, nn
 
+from offaxis.data.images import TOKENS, stack_tokens
 from offaxis.errors import ArgumentError
 from offaxis.heads import Head, Outputs
 
@@ -24,6 +26,7 @@ class Classifier(nn.Module):
 
     Attributes:
         in_channels: the channels of the images that the backbone takes, by its first convolution; None where it has none.
+        takes_tokens: whether the backbone takes texts, as those of transformers do.
         builder: how a bundle rebuilds the backbone, where it came from one; see offaxis.networks.library.
         replaced: the name of the output layer whose place the head takes; None where ``attach`` did not make this.
 
@@ -53,6 +56,7 @@ class Classifier(nn.Module):
         self.layers = tuple(layers)
         first = next((part for part in backbone.modules() if isinstance(part, nn.Conv2d)), None)
         self.in_channels = None if first is None else first.in_channels
+        self.takes_tokens = TOKENS[0] in signature(backbone.forward).parameters
         self.frozen = False
         self.unfrozen_from: str | None = None
         if freeze:
@@ -107,9 +111,13 @@ class Classifier(nn.Module):
     def features(self, images: Tensor) -> Tensor:
         """Compute the features (N, d), the input of the head, of images (N, c, h, w).
 
+        A text classifier takes tokens int64 (N, k, L): ``input_ids``, ``attention_mask`` and, for k = 3, ``token_type_ids``.
+
         Raises:
             ArgumentError: the images have another number of channels or another type than the network takes.
         """
+        if self.takes_tokens and isinstance(images, Tensor):
+            return feature_tensor(self.backbone(**dict(zip(TOKENS, images.unbind(1), strict=False))))
         if not isinstance(images, Tensor) or not images.is_floating_point():
             came = images.dtype if isinstance(images, Tensor) else f"a {type(images).__name__}"
             raise ArgumentError(
@@ -132,19 +140,33 @@ class Classifier(nn.Module):
             raise ArgumentError(f"Expected images in {own} but got {images.dtype}: images.to({own}).") from error
 
     def forward(
-        self, images: Tensor | None = None, *, pixel_values: Tensor | None = None, labels: Tensor | None = None
+        self,
+        images: Tensor | None = None,
+        *,
+        pixel_values: Tensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> Any:
         """Compute logits (N, C) of images (N, c, h, w).
 
         Args:
             images: normalised as in training.
             pixel_values: the same, as transformers calls them.
+            input_ids: the tokens (N, L) of texts, in place of images.
+            attention_mask: int64 (N, L), 0 where a token is padding.
+            token_type_ids: int64 (N, L), which of two texts a token is of.
             labels: (N,); with them the result is a dictionary of ``loss``, the cross-entropy, and ``logits``, as the
                 trainers of transformers read it.
         """
-        if (images is None) == (pixel_values is None):
-            raise ArgumentError("Expected images (N, c, h, w), or pixel_values= of that shape, and not both.")
-        logits: Tensor = self.head(self.features(pixel_values if images is None else images))  # type: ignore[arg-type]
+        tokens = None if input_ids is None else stack_tokens(input_ids, attention_mask, token_type_ids)
+        given = [each for each in (images, pixel_values, tokens) if each is not None]
+        if len(given) != 1:
+            raise ArgumentError(
+                "Expected images (N, c, h, w), pixel_values= of that shape or input_ids= (N, L), and one of them alone."
+            )
+        logits: Tensor = self.head(self.features(given[0]))
         if labels is None:
             return logits
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}

@@ -276,6 +276,8 @@ def to_network(network: Network, images: Tensor) -> Tensor:
         BadOutputsError: the images are not (N, c, h, w) in floating point (for a network of feature vectors, not (N, d)), or
             not finite.
     """
+    if images.dtype == torch.int64 and images.dim() == 3 and _takes_tokens(network):
+        return images.to(device_of(network))
     vectors = next((module for module in network.modules() if isinstance(module, FeatureInput)), None)
     if vectors is None:
         what, shape, fits = "images", "c, h, w", images.dim() == 4
@@ -291,6 +293,11 @@ def to_network(network: Network, images: Tensor) -> Tensor:
     own = next(network.parameters(), None) if vectors is None else vectors.unit
     moved = images if own is None else images.to(own.device, own.dtype)
     return moved.contiguous(memory_format=torch.channels_last) if faster_channels_last(network, moved) else moved
+
+
+def _takes_tokens(network: Network) -> bool:
+    """Return whether the input of a network is tokens (N, k, L) and not images."""
+    return any(isinstance(module, Classifier) and module.takes_tokens for module in network.modules())
 
 
 def takes_vectors(network: Network) -> bool:

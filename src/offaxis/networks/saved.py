@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from offaxis.errors import ArgumentError, BundleError, CheckpointError, OffaxisError
 from offaxis.files import UNSEALED, check_plain, check_seal, sealed
 from offaxis.heads import describe_head, head_maker
-from offaxis.heads.linear import NoClassesHead
+from offaxis.heads.linear import NoClassesHead, two_rows
 from offaxis.names import NETWORKS
 from offaxis.networks import library
 from offaxis.networks.attaching import attach
@@ -392,7 +392,7 @@ def load_weights(
             if f"backbone.{name}" in own or layer not in (replaced if output is None else [output]):
                 named[f"backbone.{name}"] = tensor
             elif take:
-                named[f"head.{leaf}"] = tensor
+                named[f"head.{leaf}"] = two_rows(tensor) if len(tensor) == 1 else tensor
         weights = named
     restore(network, weights, Path(path))
 
