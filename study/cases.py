@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from offaxis import open_network
 from offaxis.heads import Head
+from offaxis.networks.opened import OpenedNetwork
+from offaxis.training import load_run, read_run
 from study.second.features import WORK, cifar_features, head_of
 from study.second.judge import Images
 from study.second.photos import chosen_rates, load, ood_images, trained_head
@@ -27,6 +29,8 @@ from study.second.sets import (
 
 TEXT_CLASSES, TEXT_UNSEEN, TEXT_RATE = 14, 4, 1e-2
 NETWORKS = WORK / "networks"
+MOST = (10_000, 2000, 1000)
+"""Training, test and OOD images of a network that was trained or published: enough for AUROC to a point."""
 
 
 class Material(NamedTuple):
@@ -64,7 +68,12 @@ class Case:
 
     def is_development(self, ood: str) -> bool:
         """Tell whether an OOD set beside it may guide decisions."""
-        return ood == "german" or (ood != "english" and is_development(self.id, ood))
+        return is_development_place(self.id, ood)
+
+
+def is_development_place(id_name: str, ood: str) -> bool:
+    """Tell whether an OOD set beside an ID set may guide decisions; of texts German questions may, English ones not."""
+    return ood == "german" or (ood != "english" and is_development(id_name, ood))
 
 
 def photo_cases(folder: Path, choices: Mapping[str, tuple[int | None, ...]], kinds: tuple[str, ...]) -> Iterator[Case]:
@@ -111,21 +120,25 @@ def _texts(folder: Path, choice: int, kind: str) -> Material:
 def network_cases(weights: Path | None) -> Iterator[Case]:
     """Yield networks that were published, and those of runs/study/networks: ``ARCHITECTURE-HEAD-ID-seed0``."""
 
-    def made(name: str, id_name: str, opened: Callable[[], object]) -> Material:
+    def made(name: str, id_name: str, opened: Callable[[], OpenedNetwork]) -> Material:
         network = opened()
-        training, test, ood = cifar_features(network, name, id_name)  # type: ignore[arg-type]
-        return Material(head_of(network), training, test, ood)  # type: ignore[arg-type]
+        training, test, ood = cifar_features(network, f"regret/{name}", id_name, MOST)
+        return Material(head_of(network), training, test, ood)
 
     if weights is not None:
-        for name, file in PUBLISHED.items():
-            opened = partial(open_network, name, weights=weights / file, head="keep")
-            yield Case("cifar10", name, "keep", None, partial(made, name, "cifar10", opened))
+        name = "resnet20-cifar"
+        opened = partial(open_network, name, weights=weights / PUBLISHED[name], head="keep")
+        yield Case("cifar10", name, "keep", None, partial(made, name, "cifar10", opened))
     for folder in sorted(NETWORKS.glob("*-seed0")):
         if not (folder / "model.safetensors").exists():
             continue
-        from offaxis.training import read_run
-
         settings = read_run(folder)["settings"]
-        id_name, head = str(settings["id"]), str(settings.get("head", "cosine"))
+        id_name, head = str(settings["data"]["name"]), str(settings["head"]["name"])
         name = folder.name.removesuffix("-seed0").removesuffix(f"-{id_name}").removesuffix(f"-{head}")
-        yield Case(id_name, name, head, None, partial(made, folder.name, id_name, partial(open_network, folder)))
+        into = f"{Path(__file__).parent / 'brief.py'}:{name}" if settings["network"] is None else None
+        yield Case(id_name, name, head, None, partial(made, folder.name, id_name, partial(_opened, folder, into)))
+
+
+def _opened(folder: Path, into: str | None) -> OpenedNetwork:
+    """Open the network of a run, perhaps one that a function makes."""
+    return open_network(load_run(folder, into))

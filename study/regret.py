@@ -2,10 +2,12 @@
 
     python -m study.regret collect --photos FEATURES --texts TEXTS --networks --weights WEIGHTS    # what is missing
     python -m study.regret search --photos FEATURES --texts TEXTS --networks      # by the largest regret over development cases
+    python -m study.regret table                                                  # every score's regrets, from the rows
 
 A case is an ID set with what stands beside it (study/cases.py). The regret of a score is how far its AUROC is below that of the
 best single score there, whatever the head. Readings of every image are kept in runs/study/readings, rows in
-study/second/results/regret.
+study/second/results/regret, the table is study/report/regret.md. With --reported, collect takes the choices of unseen classes
+that are only reported; what was chosen, the detector ``combined``, was committed before any of them was scored.
 """
 
 import argparse
@@ -25,16 +27,28 @@ from offaxis.detectors.feature_mahalanobis import ledoit_wolf
 from offaxis.files import replacing
 from offaxis.heads import Head
 from offaxis.metrics import auroc
-from study.cases import Case, network_cases, photo_cases, text_cases
+from offaxis.reports.tables import Entry, Table, markdown
+from study.cases import Case, is_development_place, network_cases, photo_cases, text_cases
 from study.second import store
 from study.second.features import WORK
-from study.second.judge import DETECTORS, Images, judge
-from study.second.sets import DEVELOPMENT_CHOICES
+from study.second.judge import DETECTORS, HEAD_FREE, Images, judge
+from study.second.sets import CHOICES, DEVELOPMENT_CHOICES
+from study.second.tables import SCORES
 
 STEP = "regret"
 READINGS = WORK / "readings"
 BANK, REFERENCE, FOLDS, NEIGHBOURS = 50_000, 5_000, 5, (5, 10, 20, 50)
-SEARCHED = ("axes", "means", "knn10", "mahalanobis", "relative", "discriminant", "energy", "softmax", "logit")
+SEARCHED = ("axes", "means", "knn10", "mahalanobis", "relative", "discriminant", "energy", "softmax")
+CHOSEN = "combined"
+FREE = tuple(name.replace(":shrinkage=True", " shrunk") for name in HEAD_FREE)
+BESIDE = tuple(
+    (head, score)
+    for score in (CHOSEN, "two-cosines", "mahalanobis++", "knn", "energy", "max-softmax")
+    for head in ("cosine", "linear", "keep")
+)
+WAYS = ("sum", "flat", "soft", "p", "normal")
+Place = tuple[str, str, int | None, str]
+"""ID set, features, choice of unseen classes, OOD set."""
 Sets = dict[str, dict[str, NDArray[np.float64]]]
 Read = Callable[[Tensor], dict[str, Tensor]]
 
@@ -95,10 +109,17 @@ def crossed(head: Head, training: Images) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def collect(case: Case) -> None:
-    """Keep the readings of a case and the AUROC of every single score."""
-    material = case.make()
-    head, training, test, ood = material
+def collect(case: Case, reported: bool) -> None:
+    """Keep the AUROC of every single score that is missing, and the readings of a case that may guide decisions."""
+    head, training, test, ood = case.make()
+    key = {"id": case.id, "network": case.network, "head": case.head, "seed": 0, "unseen": case.unseen}
+    rows = [row for row in store.read(STEP) if all(row[k] == v for k, v in key.items())]
+    names = missing(case, rows, reported)
+    new = [row for row in judge(head, training, test, ood, names).rows if "detector" in row]
+    rows += [{"detector": r["detector"], "ood": r["ood"], "auroc": r["auroc"]} for r in new]
+    store.replace(STEP, key, rows)
+    if reported:
+        return
     fitted = readings(head, training)
     drawn = torch.randperm(len(training.features), generator=torch.Generator().manual_seed(1))[:REFERENCE]
     sets = {
@@ -107,14 +128,18 @@ def collect(case: Case) -> None:
         "id": fitted(test.features),
     }
     sets |= {f"ood {name}": fitted(images.features) for name, images in ood.items()}
-    rows = [row for row in judge(head, training, test, ood, DETECTORS).rows if "detector" in row]
-    singles = [{"detector": r["detector"], "ood": r["ood"], "auroc": r["auroc"]} for r in rows]
     READINGS.mkdir(parents=True, exist_ok=True)
-    key = {"id": case.id, "network": case.network, "head": case.head, "seed": 0, "unseen": case.unseen}
-    store.replace(STEP, key, singles)
     arrays = {f"{name}|{reading}": v.numpy() for name, found in sets.items() for reading, v in found.items()}
     with replacing(READINGS / f"{case.name}.npz") as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # names are free
+
+
+def missing(case: Case, rows: list[store.Row], reported: bool) -> tuple[str, ...]:
+    """Return the scores without a row; those of frozen features alone are the same for every head, and judged with one."""
+    known = {row["detector"] for row in rows}
+    shared = HEAD_FREE if case.head != "linear" and case.network.endswith("frozen") else ()
+    wanted = (*DETECTORS, CHOSEN) if reported else DETECTORS
+    return tuple(n for n in wanted if n.replace(":shrinkage=True", " shrunk") not in known and n not in shared)
 
 
 def combined(found: Sets, chosen: tuple[str, ...], how: str) -> dict[str, NDArray[np.float64]]:
@@ -123,8 +148,9 @@ def combined(found: Sets, chosen: tuple[str, ...], how: str) -> dict[str, NDArra
     Args:
         found: set -> reading -> (N,).
         chosen: the readings.
-        how: ``sum`` of standardised readings, their ``soft`` maximum, the sum of log p-values (``p``), or of their normal
-            scores (``normal``), as Stouffer combines p-values.
+        how: ``sum`` of standardised readings, the sum of their inverse hyperbolic sines (``flat``), their ``soft`` maximum, the
+            sum of log p-values (``p``), as Fisher combines them, or of their normal scores (``normal``), as Stouffer does;
+            beyond all training images both grow by a logarithm.
     """
     known = found["crossed"]
     result = {}
@@ -133,10 +159,17 @@ def combined(found: Sets, chosen: tuple[str, ...], how: str) -> dict[str, NDArra
             continue
         if how in ("p", "normal"):
             shares = [share_as_large(found[name][each], known[each]) for each in chosen]
-            parts = [-np.log(share) if how == "p" else -ndtri(share) for share in shares]
+            above = [(found[name][each] - known[each].max()).clip(0) / known[each].std().clip(1e-12) for each in chosen]
+            parts = [
+                (-np.log(share) if how == "p" else -ndtri(share)) + np.log1p(beyond)
+                for share, beyond in zip(shares, above, strict=True)
+            ]
         else:
             parts = [(found[name][each] - known[each].mean()) / known[each].std().clip(1e-12) for each in chosen]
-        result[name] = np.logaddexp.reduce(parts) if how == "soft" else np.sum(parts, 0)
+        if how == "soft":
+            result[name] = np.logaddexp.reduce(parts)
+        else:
+            result[name] = np.sum(np.arcsinh(parts) if how == "flat" else parts, 0)
     return result
 
 
@@ -167,10 +200,12 @@ def search(chosen: Iterable[Case]) -> None:
     for case in chosen:
         found = stored(case)
         beside = [name for name in found if name.startswith("ood ") and case.is_development(name[4:])]
-        able = [name for name in SEARCHED if name in found["id"]]
         for size in range(1, 6):
-            for columns, how in product(combinations(able, size), ("sum", "soft", "p", "normal")):
-                values = combined({name: found[name] for name in ("crossed", "id", *beside)}, columns, how)
+            for columns, how in product(combinations(SEARCHED, size), WAYS):
+                able = tuple(each for each in columns if each in found["id"])
+                if not able:
+                    continue
+                values = combined({name: found[name] for name in ("crossed", "id", *beside)}, able, how)
                 for name in beside:
                     best = singles[case.id, case.network, case.unseen, name[4:]]
                     kind = "linear" if case.head == "keep" else case.head
@@ -186,19 +221,89 @@ def search(chosen: Iterable[Case]) -> None:
 def cases(options: argparse.Namespace) -> Iterator[Case]:
     """Yield the cases whose features are at hand."""
     kinds = ("linear", "cosine")
+    choices = (*DEVELOPMENT_CHOICES, *(CHOICES["fruit"] if options.reported else ()))
     if options.photos:
-        choices = (None, *DEVELOPMENT_CHOICES, *(range(5) if options.reported else ()))
-        yield from photo_cases(options.photos, {"fruit": choices, "clothing": choices}, kinds)
+        yield from photo_cases(options.photos, {"fruit": (None, *choices), "clothing": (None, *choices)}, kinds)
     if options.texts:
-        yield from text_cases(options.texts, (*DEVELOPMENT_CHOICES, *(range(5) if options.reported else ())), kinds)
+        yield from text_cases(options.texts, choices, kinds)
     if options.networks:
         yield from network_cases(options.weights)
 
 
+def regrets(reported: bool) -> dict[tuple[str, str], dict[Place, float]]:
+    """Return the regret in points of every head and score at every place: (ID set, network, unseen classes, OOD set)."""
+    auroc_of: dict[Place, dict[tuple[str, str], float]] = defaultdict(dict)
+    for row in store.read(STEP):
+        place = (row["id"], row["network"], row["unseen"], row["ood"])
+        if reported != is_development_place(row["id"], row["ood"]):
+            auroc_of[place][row["head"], row["detector"]] = row["auroc"]
+    found: dict[tuple[str, str], dict[Place, float]] = defaultdict(dict)
+    for place, own in auroc_of.items():
+        best = max(value for (_, score), value in own.items() if score != CHOSEN)
+        for (head, score), value in own.items():
+            shared = score in FREE and str(place[1]).endswith("frozen")
+            for kind in ("linear", "cosine") if shared else ("linear" if head == "keep" else head,):
+                found[kind, score][place] = 100 * (best - value)
+    return found
+
+
+def regret_table(part: str) -> Table:
+    """Return the table of every score's regrets over ``reported`` or ``development`` places, the smallest largest first."""
+    found = {k: v for k, v in regrets(part == "reported").items() if k[0] in ("linear", "cosine")}
+    most = {kind: max(len(v) for (k, _), v in found.items() if k == kind) for kind in ("linear", "cosine")}
+    lines: list[tuple[float, list[Entry]]] = []
+    for (kind, score), own in found.items():
+        if len(own) < most[kind]:
+            continue
+        values = np.array(list(own.values()))
+        worst = max(own, key=lambda place: own[place])
+        drawn = values[np.random.default_rng(0).integers(len(values), size=(2000, len(values)))]
+        low, high = np.percentile(drawn.mean(1), (2.5, 97.5))
+        where = f"{worst[0]}, {worst[1]}: {worst[3]}"
+        mean = f"{values.mean():.1f} [{low:.1f}, {high:.1f}]"
+        share = f"{100 * (values <= 2).mean():.0f} %"
+        row: list[Entry] = [kind, SCORES.get(score, score), f"{values.max():.1f}", mean, share, where]
+        lines.append((float(values.max()), row))
+    columns = (
+        "head",
+        "score",
+        "largest regret",
+        "mean, 95 % interval over places",
+        "places with at most 2",
+        "largest at",
+    )
+    counts = ", ".join(f"{kind} {count}" for kind, count in most.items())
+    title = f"Regret of every score in points of AUROC, {part} places ({counts})"
+    return Table(
+        name=f"regrets-{part}",
+        title=title,
+        columns=columns,
+        rows=[row for _, row in sorted(lines, key=lambda line: line[0])],
+        heads=2,
+    )
+
+
+def place_table(part: str) -> Table:
+    """Return the regrets of the combined score and of the defaults before it, place by place."""
+    found = regrets(part == "reported")
+    shown = [(head, score) for head, score in BESIDE if (head, score) in found]
+    places = sorted({place for each in shown for place in found[each]}, key=str)
+    rows: list[list[Entry]] = [
+        [f"{p[0]}, {p[1]}", str(p[3]), *(f"{found[s][p]:.1f}" if p in found[s] else "-" for s in shown)] for p in places
+    ]
+    columns = ("features", "OOD images", *(f"{SCORES.get(score, score)}, {head}" for head, score in shown))
+    return Table(
+        name=f"regrets-places-{part}", title=f"Regret at each place, {part}", columns=columns, rows=rows, heads=2
+    )
+
+
+TABLES = {"regrets": regret_table, "regrets-places": place_table}
+
+
 def main() -> None:
-    """Collect what is missing, or search."""
+    """Collect what is missing, search, or print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=("collect", "search"))
+    parser.add_argument("command", choices=("collect", "search", "table"))
     for name in ("photos", "texts", "weights"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--networks", action="store_true")
@@ -207,13 +312,18 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.command == "collect":
-        for case in cases(options):
-            if not (READINGS / f"{case.name}.npz").exists():
-                print(case.name, flush=True)
-                collect(case)
-    else:
+    if options.command == "table":
+        for make, part in product(TABLES.values(), ("reported", "development")):
+            print(markdown(make(part)))
+    elif options.command == "search":
         search(case for case in cases(options) if (READINGS / f"{case.name}.npz").exists())
+    else:
+        for case in cases(options):
+            key = (case.id, case.network, case.head, 0, case.unseen)
+            rows = [row for row in store.read(STEP) if tuple(row[k] for k in store.KEY) == key]
+            if CHOSEN not in {row["detector"] for row in rows} if options.reported else not rows:
+                print(case.name, flush=True)
+                collect(case, options.reported)
 
 
 if __name__ == "__main__":

@@ -111,6 +111,7 @@ NATIVE: "Named[type[Detector]]" = Named(
         "cosine-ensemble": "offaxis.detectors.cosine:CosineEnsemble",
         "two-cosines": "offaxis.detectors.cosine:TwoCosines",
         "mean-cosine": "offaxis.detectors.cosine:MeanCosine",
+        "combined": "offaxis.detectors.combined:Combined",
         "max-softmax": "offaxis.detectors.logit_scores:MaxSoftmax",
         "odin": "offaxis.detectors.odin:ODIN",
         "mahalanobis": "offaxis.detectors.mahalanobis:Mahalanobis",

@@ -33,20 +33,24 @@ def features(subject: OpenedNetwork, images: ImageSet, path: Path) -> Images:
 
 
 def cifar_features(
-    subject: OpenedNetwork, name: str, id_name: str = "cifar10"
+    subject: OpenedNetwork,
+    name: str,
+    id_name: str = "cifar10",
+    most: tuple[int | None, int | None, int] = (None, None, OOD_IMAGES),
 ) -> tuple[Images, Images, dict[str, Images]]:
-    """Return the features of all training images, all test images, and up to 5,000 of each OOD set.
+    """Return the features of training images, test images, and OOD images of each set.
 
     Args:
         subject: the network.
         name: under which its features are kept.
         id_name: the ID set.
+        most: how many training, test and OOD images at most; None for all.
     """
     folder = WORK / "features" / name
-    training, test = (load_images(id_name, split) for split in ("train", "test"))
+    training, test = (limit_images(load_images(id_name, split), most[i]) for i, split in enumerate(("train", "test")))
     ood = {}
     for other in (*DEVELOPMENT[id_name], *REPORTED[id_name]):
-        images = limit_images(load_images(other, "test", like=test), OOD_IMAGES)
+        images = limit_images(load_images(other, "test", like=test), most[2])
         ood[other] = Images(features(subject, images, folder / f"{other}.npy").features)
         print(f"{name}: {other}, {len(images)} images", flush=True)
     return (

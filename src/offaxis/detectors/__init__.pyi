@@ -8,6 +8,7 @@ from offaxis.detectors.base import State as State
 from offaxis.detectors.base import compatible_detectors as compatible_detectors
 from offaxis.detectors.base import fit_all as fit_all
 from offaxis.detectors.base import score_all as score_all
+from offaxis.detectors.combined import Combined as Combined
 from offaxis.detectors.core import CORE as CORE
 from offaxis.detectors.cosine import Cosine as Cosine
 from offaxis.detectors.cosine import CosineEnsemble as CosineEnsemble

@@ -93,6 +93,19 @@ class ClassMoments:
         if self.covariance:
             self.second.addmm_(x.T, x)
 
+    def without(self, features: Tensor, labels: Tensor) -> "ClassMoments":
+        """Return the moments less those of rows that were added; a class that would be left empty keeps its rows."""
+        assert self.origin is not None
+        where = labels.to(self.counts.device)
+        left = self.counts - torch.bincount(where, minlength=self.num_classes).to(self.counts)
+        kept = left[where] > 0
+        x, where = accumulating(features)[kept] - self.origin, where[kept]
+        other = ClassMoments(self.num_classes, covariance=self.covariance)
+        other.origin, other.second = self.origin, self.second - x.T @ x
+        other.counts = self.counts.index_add(0, where, x.new_full((len(x),), -1))
+        other.sums = self.sums.index_add(0, where, x, alpha=-1)
+        return other
+
     def means(self) -> Tensor:
         """Compute the mean of each class, (C, d).
 
