@@ -47,7 +47,8 @@ def cifar_features(
         most: how many training, test and OOD images at most; None for all.
     """
     folder = WORK / "features" / name
-    training, test = (limit_images(load_images(id_name, split), most[i]) for i, split in enumerate(("train", "test")))
+    training = limit_images(load_images(id_name, "train"), most[0])
+    test = limit_images(load_images(id_name, "test"), most[1])
     ood = {}
     for other in (*DEVELOPMENT[id_name], *REPORTED[id_name]):
         images = limit_images(load_images(other, "test", like=test), most[2])
