@@ -795,13 +795,24 @@ class ReportOptions(DataOption):
 class ReproduceOptions(RunningOptions):
     """Compute a table or a figure of the paper again; what is there already is not computed again."""
 
-    item: str | None = option(None, "The table or figure; without one, all are listed.", argument=True, shown=False)
+    item: str | None = option(
+        None, "The table or figure, or all; without one, they are listed.", argument=True, shown=False
+    )
     scale: str = option("laptop", "paper or laptop.")
     out: Path | None = option(None, "Folder for everything.", shown="reproduce/SCALE")
     runs: Path | None = option(None, "Folder with trained networks; what is there is used.", shown="OUT/runs")
     dry_run: bool = option(False, "Show what would be done, and how long it would take here.")
     list_steps: bool = option(
         False, "Print the commands, one a line; each can run on any machine, trainings first.", flags="--list"
+    )
+    devices: tuple[str, ...] = option(
+        (),
+        "Run a command at a time on each of these, with commas: cuda:0,cuda:1.",
+        shown="one by one",
+        **_PARTS,
+    )
+    launcher: Literal["here", "ray", "slurm"] = option(
+        "here", "Who runs the commands: this machine, a Ray cluster, or a SLURM array, whose scripts go to OUT/slurm."
     )
     id: tuple[str, ...] | None = option(None, "ID sets with commas.", shown="the scale's", **_PARTS)
     seeds: int | None = option(None, "How many.", shown="the scale's", least=1)

@@ -633,3 +633,11 @@ def test_two_detectors_are_compared_and_tables_are_written_for_latex(subject: Ma
     for part in (r"\centering", r"\toprule", r"\bottomrule", r"\textbf{", "max-softmax"):
         assert part in text
     assert text.count(r"\\") == 3
+
+
+def test_a_misspelt_name_is_asked_back(network: Classifier, world: World) -> None:
+    for word, meant in {"max-softmx": "max-softmax", "nativ": "native"}.items():
+        with pytest.raises(ArgumentError, match=f"Did you mean {meant}"):
+            offaxis.evaluate(network, world["id"], world["ood"], [word], normalise=NORMALISE)
+    with pytest.raises(ArgumentError, match="Did you mean gaussian"):
+        offaxis.evaluate(network, world["id"], ["gausian"], ["cosine"], normalise=NORMALISE)

@@ -18,7 +18,7 @@ from offaxis.evaluation.records import SetRecord
 from offaxis.files import digest
 from offaxis.options import EvaluateOptions, TrainOptions
 from offaxis.paper.commands import EvaluateCommand, Reproduction, TrainCommand, check_sets, run_name, variant_of
-from offaxis.paper.items import ITEMS, paper_item
+from offaxis.paper.items import ITEMS, paper_items
 from offaxis.paper.published import paper_table
 from offaxis.paper.settings import SCALES, TINY, ablation_rows, training
 
@@ -44,7 +44,7 @@ def test_the_items_are_all_tables_and_figures() -> None:
     assert shown.exit_code == 0
     assert all(name in shown.output for name in ITEMS)
     with pytest.raises(ArgumentError, match="beauty"):
-        paper_item("beauty")
+        paper_items("beauty")
     assert isinstance(run("one-vs-one", "--scale", "huge").exception, ArgumentError)
     for words in ((), ("--network", "wrn-10-1")):
         refused = run("one-vs-one", "--recipe", "magic", *words).exception
@@ -57,7 +57,7 @@ def test_the_items_are_all_tables_and_figures() -> None:
 @pytest.mark.parametrize("name", list(ITEMS))
 def test_every_item_lists_commands_that_the_program_takes(name: str, scale: str, tmp_path: Path) -> None:
     chain = Reproduction(SCALES[scale], tmp_path, tmp_path / "runs")
-    steps = paper_item(name).steps(chain)
+    steps = paper_items(name)[name].steps(chain)
     evaluations = [step for step in steps if isinstance(step, EvaluateCommand)]
     assert len({step.words for step in evaluations}) == len(evaluations)
     for step in steps:
@@ -91,7 +91,7 @@ def test_the_commands_stand_for_what_is_called(
     monkeypatch.setattr("offaxis.cli.evaluate.evaluate_by_options", remember)
     program = get_command(app)
     chain = Reproduction(SCALES[scale], tmp_path, tmp_path / "runs")
-    steps = [step for name in ITEMS for step in paper_item(name).steps(chain)]
+    steps = [step for name in ITEMS for step in paper_items(name)[name].steps(chain)]
     unique = {step.words if every else tuple(w for w in step.words if w.startswith("--")): step for step in steps}
     for step in unique.values():
         program([*step.words, "--quiet"], standalone_mode=False)
@@ -228,7 +228,7 @@ def test_sets_of_a_pool_that_are_left_out_are_said_before_anything_runs(tmp_path
     said: list[str] = []
     (tmp_path / "isun" / "image").mkdir(parents=True)
     chain = Reproduction(TINY.replace(one_vs_one=("paper-frame-free",)), tmp_path, tmp_path / "runs", tmp_path)
-    check_sets(paper_item("one-vs-one").steps(chain), data=tmp_path, note=said.append)
+    check_sets(paper_items("one-vs-one")["one-vs-one"].steps(chain), data=tmp_path, note=said.append)
     assert "left out" in said[0]
     assert "tin-crop-free" in said[0]
     assert "gaussian" not in said[0]
@@ -289,7 +289,7 @@ def test_what_follows_from_a_network_that_is_trained_again_is_done_again(
     monkeypatch.undo()
     left = [
         step
-        for step in paper_item("classification").steps(
+        for step in paper_items("classification")["classification"].steps(
             Reproduction(TINY.replace(seeds=(0,)), tmp_path, tmp_path / "runs")
         )
         if not step.done
@@ -350,7 +350,7 @@ def test_an_outcome_without_results_says_so(tmp_path: Path) -> None:
     chain = Reproduction(TINY, tmp_path, tmp_path / "runs")
     Store(tmp_path / "results").add_set("k", SetRecord({}, np.arange(2), np.arange(2)))
     with pytest.raises(EvaluationError, match="run the steps first"):
-        paper_item("one-vs-one").finish(chain, tmp_path / "out")
+        paper_items("one-vs-one")["one-vs-one"].finish(chain, tmp_path / "out")
 
 
 def test_every_file_of_weights_is_an_option_of_its_own() -> None:

@@ -1,7 +1,7 @@
 """``offaxis reproduce`` and ``bench``: the paper's tables again, from training to the file, and their computing times."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,8 @@ from offaxis.paper.commands import (
     run_name,
     total_seconds,
 )
-from offaxis.paper.items import ITEMS, PaperItem, paper_item
+from offaxis.paper.items import ITEMS, PaperItem, paper_items
+from offaxis.paper.launch import launch, write_slurm
 from offaxis.paper.settings import PAPER, SCALES, Settings
 from offaxis.paper.tables import Cost, measure_cost
 from offaxis.progress import print_note
@@ -51,9 +52,9 @@ def reproduce_item(options: ReproduceOptions, _: tuple[str, ...]) -> None:
         device=options.device,
         name=lambda run: run_name(run, changed(run)),
     )
-    files = folder / "-".join([item, *filter(None, dict.fromkeys(map(changed, settings.networks)))]).replace(" ", "-")
-    chosen = paper_item(item)
-    steps = list({step.words: step for step in chosen.steps(chain)}.values())
+    special = "".join(f"-{word}" for word in dict.fromkeys(map(changed, settings.networks)) if word).replace(" ", "-")
+    chosen = paper_items(item)
+    steps = list({step.words: step for entry in chosen.values() for step in entry.steps(chain)}.values())
     steps.sort(key=lambda step: not isinstance(step, TrainCommand))
     if options.list_steps:
         for step in steps:
@@ -64,16 +65,25 @@ def reproduce_item(options: ReproduceOptions, _: tuple[str, ...]) -> None:
     left = [step for step in steps if not step.done]
     if options.dry_run:
         _explain_steps(console, chosen, steps, left)
+        files = ", ".join(str(folder / (name + special)) for name in chosen)
         console.print(f"Then tables or figures are written into {files}.", highlight=False, markup=False)
     note = (lambda _: None) if options.quiet else print_note
-    check_sets(left, settings.shown if chosen.shows_sets else (), options.data, note)
+    check_sets(left, settings.shown if any(entry.shows_sets for entry in chosen.values()) else (), options.data, note)
     if options.dry_run:
         return
     for step in left:
         step.forget()  # evaluations of a network that is trained now are repeated, even by a later call
-    _run(left, options.quiet)
-    for path in chosen.finish(chain, files):
-        Console(quiet=options.quiet).print(str(path), highlight=False, markup=False, soft_wrap=True)
+    if options.launcher == "slurm":
+        script = write_slurm(left, folder / "slurm")
+        console.print(f"bash {script} submits {len(left)} jobs; the same command writes the tables when they are done.")
+        return
+    if options.devices or options.launcher == "ray":
+        launch(left, options.devices, folder / "logs", ray=options.launcher == "ray", note=note)
+    else:
+        _run(left, options.quiet)
+    for name, entry in chosen.items():
+        for path in entry.finish(chain, folder / (name + special)):
+            Console(quiet=options.quiet).print(str(path), highlight=False, markup=False, soft_wrap=True)
 
 
 def _settings(options: ReproduceOptions) -> Settings:
@@ -108,9 +118,12 @@ def _changed(options: ReproduceOptions, run: TrainOptions) -> str:
     return " ".join([*words, *([f"epochs {run.epochs}"] if longer else [])])
 
 
-def _explain_steps(console: Console, item: PaperItem, steps: Sequence[Command], left: Sequence[Command]) -> None:
+def _explain_steps(
+    console: Console, items: Mapping[str, PaperItem], steps: Sequence[Command], left: Sequence[Command]
+) -> None:
     """Print the commands, which of them are done, and how long the others would take."""
-    console.print(f"{item.title}", style="bold", highlight=False)
+    for item in items.values():
+        console.print(item.title, style="bold", highlight=False)
     for step in steps:
         console.print(
             f"{'done ' if step.done else '     '} {step.command}", highlight=False, markup=False, soft_wrap=True

@@ -20,7 +20,7 @@ from offaxis.detectors.pytorch_ood import FED_WITH, PyTorchOOD
 from offaxis.errors import ArgumentError, DetectorError, DetectorFileError, OffaxisError
 from offaxis.files import running_python
 from offaxis.heads import CosineHead
-from offaxis.names import FAMILIES, NATIVE
+from offaxis.names import FAMILIES, NATIVE, alike
 from offaxis.networks.classifier import Classifier
 from offaxis.networks.combine import Ensemble, LeaveOutEnsemble
 from offaxis.networks.run import Network
@@ -98,10 +98,11 @@ def find_detector(name: str) -> Callable[..., Detector]:
     if not _is_known(name):
         own = [other for other in DETECTORS if other not in NATIVE and not _is_pytorch_ood(other)]
         offered = [entry.name for entry in entry_points(group=ENTRY_POINTS)]
+        meant = alike(name, [*DETECTORS, *offered, *FAMILIES])
         raise ArgumentError(
             f"Expected a detector out of {', '.join(dict.fromkeys([*NATIVE, *own, *offered]))}, pytorch-ood-... or "
-            f"{', '.join(FAMILIES)} but got {name!r}. A detector of your own is named as file.py:Class, or by its name after "
-            "offaxis.register_detector(Class)."
+            f"{', '.join(FAMILIES)} but got {name!r}.{meant} A detector of your own is named as file.py:Class, or "
+            "by its name after offaxis.register_detector(Class)."
         )
     return DETECTORS[name]
 

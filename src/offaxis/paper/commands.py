@@ -92,10 +92,14 @@ class Command:
     @property
     def command(self) -> str:
         """The command as it is typed, where ``OFFAXIS_DATA`` is what it is here."""
-        device, data = self.running["device"], self.running["data"]
+        return shlex.join(["offaxis", *self.argv(self.running["device"])])
+
+    def argv(self, device: str) -> list[str]:
+        """Return what follows ``offaxis`` on a device, where ``OFFAXIS_DATA`` is what it is here."""
+        data = self.running["data"]
         where = [] if device == "auto" else ["--device", device]
         where += [] if data is None or str(data) == os.environ.get("OFFAXIS_DATA") else ["--data", str(data)]
-        return shlex.join(["offaxis", *self.words, *where])
+        return [*self.words, *where]
 
     @property
     def done(self) -> bool:

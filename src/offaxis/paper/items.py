@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offaxis.errors import ArgumentError
+from offaxis.names import alike
 from offaxis.options import ProtocolName, TrainOptions
 from offaxis.paper import figures, tables
 from offaxis.paper.commands import Command, Reproduction
@@ -130,8 +131,8 @@ ITEMS = {
 """By name, tables first."""
 
 
-def paper_item(name: str) -> PaperItem:
-    """Return the item of that name."""
-    if name not in ITEMS:
-        raise ArgumentError(f"Expected an item out of {', '.join(ITEMS)} but got {name!r}.")
-    return ITEMS[name]
+def paper_items(name: str) -> dict[str, PaperItem]:
+    """Return the item of that name, or all for ``all``."""
+    if name not in (*ITEMS, "all"):
+        raise ArgumentError(f"Expected an item out of {', '.join(ITEMS)}, all but got {name!r}.{alike(name, ITEMS)}")
+    return ITEMS if name == "all" else {name: ITEMS[name]}
