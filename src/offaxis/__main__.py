@@ -1,8 +1,10 @@
 """``python -m offaxis`` and the program ``offaxis``."""
 
 import os
+import re
 import signal
 import sys
+import traceback
 from types import FrameType
 
 
@@ -28,10 +30,19 @@ def start() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except Exception:
-        if not pressed:
+    except Exception as error:
+        if pressed:
+            sys.exit(128 + signal.SIGINT)  # an import that was cut off leaves modules half made
+        if not _NO_MEMORY.search("".join(traceback.format_exception(error))):
             raise
-        sys.exit(128 + signal.SIGINT)  # an import that was cut off leaves modules half made, which fail in other ways
+        print("error: The memory that this process may have is used up: raise its limit (ulimit -v).", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+
+
+# what Python, the loader of libraries and PyTorch say
+_NO_MEMORY = re.compile(
+    "MemoryError|bad_alloc|failed to map segment|start new thread|[Cc]an(no|')t allocate memory|Unable to allocate"
+)
 
 
 if __name__ == "__main__":

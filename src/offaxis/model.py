@@ -3,7 +3,7 @@
 import platform
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from html import escape
@@ -167,6 +167,8 @@ class Model:
             raise ArgumentError("Expected images but got feature vectors: offaxis.EmbeddingDetector calibrates these.")
         several = isinstance(network, Sequence) and not isinstance(network, str)
         opened = combine(network) if several else open_network(network, head="keep")  # type: ignore[arg-type]
+        # several passes follow
+        images, fit, *used = (list(x) if isinstance(x, Iterator) else x for x in (images, fit, *used))
         loader = is_loader(images)
         images = images if loader else as_image_set(images)
         wanted = preprocessing or _preprocessing_of(opened, images)
@@ -320,13 +322,16 @@ class Model:
         self.detector.move_to(target)
         return self
 
-    def predict(self, images: "ImageLike | Sequence[ImageLike] | Dataset[Any] | DataLoader[Any]") -> list[Prediction]:
+    def predict(
+        self, images: "ImageLike | Sequence[ImageLike] | Dataset[Any] | DataLoader[Any] | Iterator[Any]"
+    ) -> list[Prediction]:
         """Predict class, probability, cosine, score, p-value and verdict for each image.
 
         Args:
             images: files, bytes, Pillow images or pixels, one or a list; a uint8 tensor (N, c, h, w); an ImageSet, a
-                Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader, whose batches are
-                normalised already and used unchanged. For a model of feature vectors: rows of numbers (N, d).
+                Dataset of torch or Hugging Face: resized and normalised here. Or a DataLoader, a list of batches or a
+                generator, whose batches are normalised already and used unchanged. For a model of feature
+                vectors: rows of numbers (N, d).
 
         Raises:
             DataError: an image cannot be read.

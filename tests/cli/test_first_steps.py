@@ -124,3 +124,15 @@ def test_a_package_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("importlib.import_module", broken)
     assert doctor._importable("nothing-of-this-name") == "not installed"
     assert "cannot be imported (RuntimeError: operator torchvision::nms does not exist)" in doctor._importable("numpy")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems limit memory in other ways")
+@pytest.mark.parametrize("megabytes", [200, 600])
+def test_too_little_memory_is_a_sentence(megabytes: int, tmp_path: Path) -> None:
+    limited = (
+        f"ulimit -v {megabytes * 1000}; exec {sys.executable} -m offaxis train --id digits --out {tmp_path / 'run'}"
+    )
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: The memory that this process may have is used up")
+    assert "Traceback" not in done.stderr

@@ -128,6 +128,7 @@ def test_inspect_shows_names_as_they_are(tmp_path: Path, save: Save, monkeypatch
     for number, image in enumerate(np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), np.uint8)):
         save(folder / f"{number}.png", image)
     (folder / "cat[edited].png").write_bytes(b"bad")
+    (folder / "a\x9b31m\u202eb\u2028.png").write_bytes(b"bad")
     (folder / "x[").mkdir()
     (folder / "x[" / "y].png").write_bytes(b"bad")
     monkeypatch.chdir(folder)
@@ -135,6 +136,7 @@ def test_inspect_shows_names_as_they_are(tmp_path: Path, save: Save, monkeypatch
     assert done.exit_code == 0, done.output
     assert "cat[edited].png" in done.output
     assert "x[/y].png" in done.output
+    assert r"a\x9b31m\u202eb\u2028.png" in done.output
     assert "Contact sheet: my [red] photos-sheet.png" in done.output
     assert Path("my [red] photos-sheet.png").exists()
 

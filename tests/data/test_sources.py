@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset, random_split
 
-from offaxis.data import ImageSet, Normalise, TensorSet, as_batches, as_image_set, is_loader, load_images
+from offaxis import Model, attach
+from offaxis.data import ImageSet, Normalise, Preprocessing, TensorSet, as_batches, as_image_set, is_loader, load_images
 from offaxis.data.adapt import LoaderBatches
 from offaxis.errors import ArgumentError, DataError
 from tests.data.support import Save
@@ -297,6 +298,21 @@ def test_generators_and_lists_of_batches_are_as_good_as_a_loader() -> None:
             assert torch.equal(labels, LABELS)
     with pytest.raises(DataError, match="gives none, or was used already"):
         as_batches(generator, None, 1)
+
+
+@pytest.mark.filterwarnings("ignore")  # the network has learned nothing
+def test_a_model_is_calibrated_on_generators_and_predicts_one() -> None:
+    backbone = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    network = nn.Sequential(backbone, nn.Linear(4, 3))
+    parts = [(torch.rand(60, 3, 8, 8) * 4 - 2, torch.randint(0, 3, (60,))) for _ in range(2)]
+    expects = Preprocessing((3, 8, 8), NORMALISE)
+    classifier, unseen = attach(network), torch.rand(60, 3, 8, 8) * 4 - 2
+    models = [
+        Model.calibrated(classifier, given, used=[seen], preprocessing=expects, classes=["a", "b", "c"])
+        for given, seen in ((iter(parts), (part for part in [unseen])), (parts, [unseen]))
+    ]
+    assert models[0].calibration.threshold() == models[1].calibration.threshold()
+    assert len(models[0].predict(part for part in parts)) == 120
 
 
 def test_items_with_an_index_are_images_with_labels() -> None:

@@ -17,7 +17,7 @@ from offaxis.data.inspection import Inspection, inspect, pair_sheet, write_conta
 from offaxis.data.load import has_mixed_sizes, own_path, own_splits
 from offaxis.errors import DataError
 from offaxis.options import CleanOptions, GetOptions, InspectOptions
-from offaxis.progress import print_note
+from offaxis.progress import print_note, visible
 
 
 def get_sets(options: GetOptions, _: tuple[str, ...]) -> None:
@@ -76,7 +76,7 @@ def inspect_set(options: InspectOptions, _: tuple[str, ...]) -> None:
     for number, (where, near) in enumerate(item for item in report.near.items() if item[1]):
         other = others[where] if where else images
         for pair in near[:SHOWN_PAIRS]:
-            typer.echo(f"{pair.similarity:.3f}  {images.called(pair.first)}  {other.called(pair.second)}")
+            typer.echo(visible(f"{pair.similarity:.3f}  {images.called(pair.first)}  {other.called(pair.second)}"))
         file = path.with_name(f"{path.stem}-pairs{number or ''}.png")
         write_contact_sheet(pair_sheet(images, other, near[:50]), file)
         console.print(f"Pairs {_where(where)}: {file}", highlight=False, markup=False)
@@ -128,7 +128,7 @@ def _findings(found: Inspection, entry: Entry | None, split: str, id_name: str |
     if id_name is not None:
         table.add_row(escape(f"beside {id_name}"), relation_text(id_name, found.name))
     for bad in found.skipped:
-        table.add_row("left out", f"[red]{escape(bad.path)}[/red]: {escape(bad.reason)}")
+        table.add_row("left out", f"[red]{escape(visible(bad.path))}[/red]: {escape(visible(bad.reason))}")
     Console().print(table, highlight=False)
 
 
