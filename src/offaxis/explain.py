@@ -130,9 +130,30 @@ def overlay(image: Image.Image, values: Map, strength: float = 0.6) -> Image.Ima
     return Image.fromarray(mixed.round().astype(np.uint8))
 
 
-def map_png(values: Map) -> bytes:
-    """Return a map as a PNG file of its own size, to be laid over an image: coloured as ``overlay`` does, clear at 0."""
-    scaled = values / (float(np.abs(values).max()) or 1.0)
+def map_scale(model: Model) -> tuple[float, float]:
+    """Return where maps change from red to blue, and how far from there a colour is full: the same for all images.
+
+    They change at the cosine below which a share alpha of the calibration images lies, and are full at the distance from
+    there to the largest cosine of these images.
+    """
+    calibration = model.calibration
+    cosine = calibration.cosine
+    if cosine is None or isinstance(model.detector, (MeanCosine, TwoCosines)):
+        cosine = -calibration.scores
+    neutral = float(np.quantile(cosine, calibration.alpha))
+    return neutral, float(cosine.max()) - neutral or 1.0
+
+
+def map_png(values: Map, neutral: float = 0.0, full: float | None = None) -> bytes:
+    """Return a map as a PNG file of its own size, to be laid over an image.
+
+    Args:
+        values: (h, w), see ``Explanation.map``.
+        neutral: the value that is clear; what is above is blue, what is below red.
+        full: the distance from there at which a colour is full; None for the largest of this map.
+    """
+    scaled = values - neutral
+    scaled = (scaled / (full or float(np.abs(scaled).max()) or 1.0)).clip(-1, 1)
     pixels = np.empty((*values.shape, 4), np.uint8)
     pixels[..., :3] = _colours(scaled)
     pixels[..., 3] = (255 * np.abs(scaled)).round()

@@ -5,6 +5,7 @@ and p-value out. A program in any language needs onnxruntime and the file alone.
 network instead of PyTorch, faster on a CPU. Every graph is compared with PyTorch before it is written or used.
 """
 
+import hashlib
 import importlib
 import io
 import json
@@ -13,7 +14,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -27,13 +28,14 @@ from offaxis.calibration.calibration import Calibration, Promise, check_overlap
 from offaxis.calibration.classes import ClassCalibration, class_probabilities, masses
 from offaxis.calibration.conformal import p_value
 from offaxis.data import ImageSet, match
+from offaxis.data.catalogue import cache_folder
 from offaxis.data.images import unpack_hashes
 from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Reads
-from offaxis.errors import ArgumentError, ExportError, MissingPackageError
+from offaxis.errors import ArgumentError, ExportError, MissingPackageError, StorageError
 from offaxis.files import replacing
 from offaxis.metrics import auroc
-from offaxis.model import Model
+from offaxis.model import Model, versions
 from offaxis.networks.run import eval_mode, tracing
 from offaxis.options import EngineName
 from offaxis.prediction import Floats, Scores
@@ -391,7 +393,7 @@ def with_engine(model: Model, engine: EngineName = "auto", *, threads: int | Non
         raise ArgumentError(f"Expected the CPU for onnxruntime but got {model.device}: choose --device cpu.")
     try:
         check_exportable(plain)
-        session = make_session(graph_bytes(plain, p_values=False), threads or default_threads())
+        session = make_session(_graph(plain), threads or default_threads())
         _check_same(plain, session, p_values=False)
     except (ExportError, MissingPackageError) as error:
         if engine == "onnx":
@@ -399,6 +401,32 @@ def with_engine(model: Model, engine: EngineName = "auto", *, threads: int | Non
         log.info("PyTorch runs the network: %s", error)
         return plain
     return replace(plain, engine=OnnxEngine(session, tuple(output_names(model, p_values=False))))
+
+
+def has_graph(model: Model) -> bool:
+    """Return whether the graph of a bundle is in the cache folder, so that it runs in onnxruntime at once."""
+    file = _kept_graph(model)
+    return file is not None and file.is_file()
+
+
+def _kept_graph(model: Model) -> Path | None:
+    """Return where the graph of a bundle is kept; its versions are part of the name."""
+    if model.source is None:
+        return None
+    key = f"{model.source.sha256} {versions()} {np.__version__}"
+    return cache_folder() / "onnx" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.onnx"
+
+
+def _graph(model: Model) -> bytes:
+    """Return the graph without p-values; that of a bundle is kept, as an export takes seconds."""
+    file = _kept_graph(model)
+    if file is not None and file.is_file():
+        return file.read_bytes()
+    content = graph_bytes(model, p_values=False)
+    if file is not None:
+        with suppress(StorageError), replacing(file) as temporary:
+            temporary.write_bytes(content)
+    return content
 
 
 def make_session(content: bytes, threads: int) -> Any:

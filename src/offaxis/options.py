@@ -62,6 +62,16 @@ def _scale(text: str) -> str | float:
         raise ArgumentError(f"Expected --scale to be predicted, learned or a number but got {text!r}.") from None
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ArgumentError(f"Expected --every to be a time above 0 such as 1s or 0.5s but got {text!r}.")
+    return value
+
+
 def _fold(text: str) -> tuple[int, int]:
     member, _, count = text.partition("/")
     if not (member.isdecimal() and count.isdecimal() and int(member) < int(count)):
@@ -567,7 +577,8 @@ class BundleOptions(RunningOptions, NetworkOption):
     "offaxis.cli.score:score_paths",
     "offaxis score digits.oax photo.jpg",
     "offaxis score digits.oax photos/ more.zip --out scores.csv",
-    "offaxis score digits.oax photos/ --fdr 0.1 --out scores.csv",
+    "offaxis score digits.oax photos/ --out scores.csv --resume",
+    "offaxis score digits.oax photos/ film.mp4 s3://bucket/shard-000.tar --every 2s --select 50 --out scores.csv",
 )
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions(QuietOption, DeviceOption, CodeOptions):
@@ -579,7 +590,8 @@ class ScoreOptions(QuietOption, DeviceOption, CodeOptions):
     bundle: Path | None = option(None, "A bundle.", argument=True, required=True)
     paths: tuple[str, ...] = option(
         (),
-        "Images, folders, archives, .npy files of feature vectors; - (or nothing) reads a list from standard input.",
+        "Images, folders, archives, films, Parquet tables, .npy files, addresses such as s3://bucket/shard-000.tar; - (or "
+        "nothing) reads a list from standard input.",
         argument=True,
     )
     out: str = option("-", "A file that ends in .csv, .jsonl or .parquet; - is standard output.")
@@ -590,8 +602,16 @@ class ScoreOptions(QuietOption, DeviceOption, CodeOptions):
     runner: Literal["threads", "ray"] = option("threads", "ray spreads the work over a Ray cluster.")
     engine: EngineName = _engine()
     workers: int | None = option(None, "Threads that decode, or workers of Ray.", shown="by cores", least=1)
-    resume: bool = option(False, "Resume an interrupted run.", flags="--resume")
+    resume: bool = option(
+        False, "Go on with a run that was interrupted, or finished before new images came.", flags="--resume"
+    )
     overwrite: bool = _overwrite()
+    every: float = option(
+        1.0, "Time between two frames of a film.", parse=_seconds, text=lambda value: f"{value:g}s", metavar="SECONDS"
+    )
+    select: int = option(
+        0, "Also list so many images that teach most (.select.txt): flagged first, unlike each other.", least=0
+    )
     fdr: float | None = option(
         None,
         "Flag images together (column flagged) so that at most this share of the flagged ones, such as 0.1, is false alarms "
@@ -600,7 +620,19 @@ class ScoreOptions(QuietOption, DeviceOption, CodeOptions):
     alpha: float | None = option(
         None, "Flag at another level than the bundle's; the calibration stays.", shown="the bundle's"
     )
-    top: int = option(100, "Images on the page of those with the highest scores.", least=0)
+    top: int = option(500, "Images on the page of those with the highest scores.", least=0)
+
+
+@command("compare", "offaxis.cli.score:compare_bundles", "offaxis compare old.oax new.oax photos/test others/")
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(QuietOption, DeviceOption, CodeOptions):
+    """Say for each folder what each of two bundles flags, and where they differ."""
+
+    first: Path = option(..., "A bundle.", argument=True, metavar="A")
+    second: Path = option(..., "Another bundle.", argument=True, metavar="B")
+    paths: tuple[str, ...] = option(..., "Folders, images or archives, each counted by itself.", argument=True)
+    out: Path | None = option(None, "A CSV file for the images on which they differ.")
+    engine: EngineName = _engine()
 
 
 @command("serve", "offaxis.cli.serve:serve_bundle", "offaxis serve digits.oax --port 8000", extra="serve")

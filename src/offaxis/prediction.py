@@ -91,8 +91,12 @@ class Prediction:
 
 def in_words(class_name: str, probability: float, verdict: Verdict, p_value: float) -> str:
     """Return a prediction as one line: ``apple (97 %), like the training images (p = 0.62)``."""
-    said = {Verdict.IN: "like the training images", Verdict.OUT: "unlike the training images"}.get(verdict, verdict)
-    return f"{class_name} ({100 * probability:.0f} %), {said} (p = {p_value:.2g})"
+    return f"{class_name} ({100 * probability:.0f} %), {verdict_in_words(verdict)} (p = {p_value:.2g})"
+
+
+def verdict_in_words(verdict: Verdict) -> str:
+    """Return a verdict as people read it."""
+    return {Verdict.IN: "like the training images", Verdict.OUT: "unlike the training images"}.get(verdict, verdict)
 
 
 def verdict(deciding: float | None, level: float, unsure: bool = False) -> Verdict:

@@ -30,11 +30,11 @@ def print_note(text: str, style: str | None = None) -> None:
 
 
 class Progress:
-    """Show the progress of work whose length is known: a bar on a terminal, a line every ten seconds elsewhere.
+    """Show the progress of work: a bar on a terminal, a line every ten seconds elsewhere.
 
     Args:
         title: what is being done.
-        total: number of steps.
+        total: number of steps; None where it is not known.
         quiet: show nothing.
         done: number of steps done before, for resumed work.
 
@@ -44,7 +44,7 @@ class Progress:
         ...         progress.to(i + 1, {"images": f"{i}"})
     """
 
-    def __init__(self, title: str, total: int, quiet: bool = False, done: int = 0) -> None:
+    def __init__(self, title: str, total: int | None, quiet: bool = False, done: int = 0) -> None:
         self.title, self.total, self.first, self.quiet = title, total, done, quiet
         console = Console(stderr=True)
         self.lines = not quiet and not console.is_terminal
@@ -72,15 +72,30 @@ class Progress:
         note = "  ".join(f"{name} {value}" for name, value in (notes or {}).items())
         self.bar.update(self.task, completed=done, note=note)
         now = time.monotonic()
-        if self.lines and (done >= self.total or now - self.printed >= SECONDS_BETWEEN_LINES):
+        if self.lines and (done == self.total or now - self.printed >= SECONDS_BETWEEN_LINES):
             self.printed = now
-            left = (now - self.started) / max(done - self.first, 1) * (self.total - done)
-            print_note(f"{self.title} {done}/{self.total}  {note}  {left:.0f} s left")
+            if self.total is None:
+                print_note(f"{self.title} {done:,}  {note}")
+            else:
+                left = (self.total - done) / self.rate(done)
+                print_note(f"{self.title} {done}/{self.total}  {note}  {_duration(left)} left")
+
+    def rate(self, done: int) -> float:
+        """Return the steps a second so far."""
+        return max(done - self.first, 1) / max(time.monotonic() - self.started, 1e-6)
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         if not self.quiet:
             self.bar.console.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as people say it: 95 s, 12 min or 3 h 20 min."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 class CountProgress:

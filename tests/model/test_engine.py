@@ -208,9 +208,10 @@ def test_an_int8_graph_that_loses_is_refused(
         found.check()
 
 
-def test_a_few_images_are_scored_without_an_export_and_a_folder_with_one(
-    bundle: Path, pictures: list[Path], monkeypatch: pytest.MonkeyPatch
+def test_a_graph_is_exported_once_and_not_for_a_few_images(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = list[int]()
 
     def export(of: Model, p_values: bool) -> bytes:
@@ -222,6 +223,15 @@ def test_a_few_images_are_scored_without_an_export_and_a_folder_with_one(
     assert result.exit_code == 0, result.output
     assert result.stdout.count(str(pictures[0].parent)) == 2
     assert not made
-    result = CliRunner().invoke(app, ["score", str(bundle), str(pictures[0].parent)])
-    assert result.exit_code == 0, result.output
+    few = CliRunner().invoke(app, ["score", str(bundle), str(pictures[0].parent)]).stdout
+    assert not made
+    for rows in (2, 1):  # the second command finds the graph of the first
+        monkeypatch.setattr("offaxis.cli.score.FEW", rows)
+        result = CliRunner().invoke(app, ["score", str(bundle), str(pictures[0].parent)])
+        assert result.exit_code == 0, result.output
+        assert made == [1]
+        assert [line.split(",")[:2] for line in result.stdout.splitlines()] == [
+            line.split(",")[:2] for line in few.splitlines()
+        ]
+    assert with_engine(offaxis.load(bundle), "onnx").engine is not None
     assert made == [1]

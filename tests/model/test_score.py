@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,11 +19,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import offaxis
-from offaxis import Model
+from offaxis import Model, Verdict, progress
 from offaxis.cli import app
 from offaxis.errors import ArgumentError, BadOutputsError, DataError, TooFewImagesError
 from offaxis.options import ScoreOptions
 from offaxis.score import score_images, write_score_page
+from offaxis.score.page import spread
 from offaxis.score.rows import RowWriter, row_of
 from tests.model.scored import rows_of, scored
 from tests.models import World, write_images
@@ -140,14 +142,14 @@ def test_the_summary_tells_the_share_that_the_calibration_gives(
 ) -> None:
     few = model.recalibrated(world.calibration.subset(torch.arange(36)), per_class=False)
     several = {
-        "about 2.7% would be": few,  # one place of 37
-        "about 1.7% would be": model.recalibrated(world.calibration.subset(torch.arange(59)), confidence=0.95),
-        "at most 5.0% would be": model.recalibrated(world.calibration, per_class=True),
+        "about 2.7%": few,  # one place of 37
+        "about 1.7%": model.recalibrated(world.calibration.subset(torch.arange(59)), confidence=0.95),
+        "at most 5.0%": model.recalibrated(world.calibration, per_class=True),
     }
     for expected, made in several.items():
         made.save(tmp_path / "x.oax")
         done = run(app, ["score", str(tmp_path / "x.oax"), str(pictures[0]), "--quiet"])
-        assert f"like those that the network was trained on, {expected}." in done.stderr, done.output
+        assert f"of new images that are like these, {expected} would be flagged." in done.stderr, done.output
 
 
 def test_one_image_without_finite_outputs_costs_no_other_its_row(
@@ -263,7 +265,7 @@ def test_archives_that_are_refused_late_are_summarised_all_the_same(
         assert (
             page.count('<img src="data:image/jpeg') == page.count('<img class="map" src="data:image/png') == len(fewer)
         )
-        assert page.count("<line") == len(fewer)
+        assert page.count("<line") == 2 * len(fewer)  # the image, and the threshold
         assert 'type="range"' in page
         assert "a &lt;title&gt;" in page
 
@@ -294,7 +296,7 @@ def test_lines_for_people_say_what_the_rows_say(bundle: Path, pictures: list[Pat
     (tmp_path / "inbox").mkdir()
     none = run(app, ["score", str(bundle), str(tmp_path / "inbox")])
     assert none.exit_code == 0  # nothing has come today
-    assert "No images were found; they are files that end in .bmp," in " ".join(none.stderr.split())
+    assert "No images were found; they are files that end in ." in " ".join(none.stderr.split())
 
 
 def test_names_cannot_command_a_spreadsheet_or_a_terminal(
@@ -420,3 +422,125 @@ def test_rows_do_not_go_where_the_page_goes(bundle: Path, pictures: list[Path], 
     with pytest.raises(ArgumentError, match=r"another file than .*out\.html, where the page goes: name it \.csv"):
         scored(bundle, [str(pictures[0])], tmp_path / "out.html", format="csv")
     assert not list(tmp_path.glob("out*"))
+
+
+def _features(count: int) -> torch.Tensor:
+    return torch.nn.functional.normalize(torch.randn(count, 6, generator=torch.Generator().manual_seed(0)), dim=1)
+
+
+def test_images_to_label_are_spread_and_flagged_ones_come_first() -> None:
+    features, flagged = _features(30), [place % 3 == 0 for place in range(30)]
+    chosen = spread(features, flagged, 14)
+    assert len(set(chosen)) == 14
+    assert all(flagged[place] for place in chosen[:10])
+    assert not any(flagged[place] for place in chosen[10:])
+    for count in range(1, 14):  # each is the farthest of those that may be chosen, by Euclid's distance
+        pool = [i for i in range(30) if i not in chosen[:count] and (flagged[i] or count >= 10)]
+        far = {i: float(torch.cdist(features[i : i + 1], features[chosen[:count]]).min()) for i in pool}
+        assert far[chosen[count]] == pytest.approx(max(far.values()), abs=1e-5)
+    assert spread(features, flagged, 99) == [*spread(features, flagged, 30)]
+
+
+def test_the_images_that_teach_most_are_listed(bundle: Path, world: World, tmp_path: Path) -> None:
+    write_images(tmp_path / "images", world.test, 12)
+    (tmp_path / "images" / "copy.png").write_bytes((tmp_path / "images" / "000.png").read_bytes())
+    words = ["score", str(bundle), str(tmp_path / "images"), "--out", str(tmp_path / "x.csv"), "--alpha", "0.5"]
+    done = run(app, [*words, "--select", "8"])
+    assert done.exit_code == 0, done.output
+    assert f"to label next, which teach most: {tmp_path / 'x.select.txt'}" in done.stderr
+    chosen = (tmp_path / "x.select.txt").read_text().splitlines()
+    assert len(set(chosen)) == len(chosen) == 8
+    assert sum(name.endswith(("copy.png", "000.png")) for name in chosen) <= 1  # a copy teaches nothing
+    with (tmp_path / "x.csv").open(newline="") as file:
+        out = {row["path"] for row in csv.DictReader(file) if row["verdict"] == "out-of-distribution"}
+    first = [name in out for name in chosen]
+    assert first == sorted(first, reverse=True)
+    again = run(app, [*words, "--select", "3", "--resume"])  # the same order, though no pixels are here any more
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "x.select.txt").read_text().splitlines() == chosen[:3]
+    assert "beside --select" in str(run(app, ["score", str(bundle), str(tmp_path), "--select", "3"]).exception)
+
+
+def test_the_page_reads_no_image_again(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offaxis.score.page.sources", lambda _: pytest.fail("it was decoded before"))
+    scored(bundle, [str(path) for path in pictures], tmp_path / "x.jsonl")
+    page = (tmp_path / "x.html").read_text()
+    assert page.count('<img src="data:image/jpeg') == len(pictures)
+    assert "not there any more" not in page
+    assert "digits.oax · " in page  # which bundle, and when it was calibrated
+    assert "calibrated on 20" in page
+
+
+def test_those_who_score_see_how_many_of_how_many_are_done(
+    bundle: Path, mixed: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    words = ["score", str(bundle), "--batch", "2", "--out", str(tmp_path / "x.csv"), *map(str, pictures)]
+    lines = run(app, words).stderr.splitlines()
+    assert re.fullmatch(rf"scored 2/{len(pictures)}   [\d.,]+ a second  \d+ s left", lines[0])
+    assert f"Writing {tmp_path / 'x.html'} ..." in lines
+    assert re.match(r"scored 2   [\d.,]+ a second", run(app, [*words[:6], str(tmp_path / "y.csv"), str(mixed)]).stderr)
+
+
+def test_an_interrupted_run_says_how_it_goes_on(
+    bundle: Path, pictures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offaxis.score.score_sources", stop)
+    done = run(app, ["score", str(bundle), str(pictures[0]), "--out", str(tmp_path / "x.csv")])
+    assert done.exit_code != 0
+    assert f"{tmp_path / 'x.csv'}: stopped; continue with --resume." in done.stderr
+
+
+def test_two_bundles_are_compared_on_each_folder(bundle: Path, model: Model, world: World, tmp_path: Path) -> None:
+    model.recalibrated(alpha=0.6).save(tmp_path / "other.oax")
+    write_images(tmp_path / "a", world.test, 9)
+    write_images(tmp_path / "b", world.test, 4)
+    (tmp_path / "b" / "bad.png").write_bytes(b"no image")
+    out = tmp_path / "differ.csv"
+    words = ["compare", str(bundle), str(tmp_path / "other.oax"), str(tmp_path / "a"), str(tmp_path / "b")]
+    done = run(app, [*words, "--out", str(out), "--quiet"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    expected = list[str]()
+    for folder, count in (("a", 9), ("b", 4)):
+        files = [str(tmp_path / folder / f"{place:03}.png") for place in range(count)]
+        flagged = [[p.verdict is Verdict.OUT for p in offaxis.load(each).predict(files)] for each in words[1:3]]
+        alone = [sum(a and not b for a, b in zip(x, y, strict=True)) for x, y in (flagged, flagged[::-1])]
+        bad = ", 1 more that could not be read" * (folder == "b")
+        expected += [f"{tmp_path / folder}: {count} images{bad}"]
+        expected += [
+            f"  {each} flags {sum(f)} ({sum(f) / count:.1%}), {n} of them alone"
+            for each, f, n in zip(words[1:3], flagged, alone, strict=True)
+        ]
+        expected.append("  0 get another class")
+    assert done.stdout.splitlines() == expected
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(int(line.split()[-4]) for line in expected if line.endswith("alone")) > 0
+    assert {row["flagged_by"] for row in rows} == {str(tmp_path / "other.oax")}
+    assert "There is no nowhere" in str(run(app, [*words[:3], "nowhere"]).exception)
+
+
+def test_frames_of_a_film_have_rows_at_the_times_that_were_asked_for(
+    bundle: Path, world: World, tmp_path: Path
+) -> None:
+    av = pytest.importorskip("av")
+    film = tmp_path / "film.mkv"
+    with av.open(str(film), "w") as container:
+        stream = container.add_stream("mpeg4", rate=4)
+        stream.width = stream.height = 32
+        for shade in range(16):  # four seconds
+            frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), 15 * shade, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    words = ["score", str(bundle), str(film), "--quiet", "--out", str(tmp_path / "x.csv")]
+    for every, names in (("1s", ["0.00s", "1.00s", "2.00s", "3.00s"]), ("2s", ["0.00s", "2.00s"])):
+        assert run(app, [*words, "--every", every, "--overwrite"]).exit_code == 0
+        with (tmp_path / "x.csv").open(newline="") as file:
+            assert [row["path"] for row in csv.DictReader(file)] == [f"{film}::{name}" for name in names]
+    assert "frames of films at other times" in str(run(app, [*words, "--resume"]).exception)
+    assert "Expected --every to be a time above 0" in str(run(app, [*words, "--every", "never"]).exception)

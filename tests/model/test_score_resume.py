@@ -161,6 +161,34 @@ def test_to_resume_a_finished_run_is_no_error(bundle: Path, model: Model, pictur
         score_images(model, ScoreOptions(bundle=bundle, paths=tuple(words[2:3]), out=str(out), resume=True, quiet=True))
 
 
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl", "x.parquet"])
+@pytest.mark.parametrize("fdr", [None, 0.5])
+def test_new_images_of_a_folder_are_scored_the_next_evening(
+    name: str, fdr: float | None, bundle: Path, world: World, tmp_path: Path
+) -> None:
+    if name == "x.parquet":
+        pytest.importorskip("pyarrow")
+    folder, whole, out = tmp_path / "images", tmp_path / "whole" / name, tmp_path / name
+    write_images(folder, world.test, 9)
+    flags = [] if fdr is None else ["--fdr", str(fdr)]
+    words = ["score", str(bundle), str(folder), "--quiet", *flags, "--out"]
+    assert run(app, [*words, str(whole)]).exit_code == 0
+    kept = {file: file.read_bytes() for file in sorted(folder.iterdir())[5:]}
+    for file in kept:
+        file.unlink()
+    assert run(app, [*words, str(out)]).exit_code == 0
+    for file, data in kept.items():
+        file.write_bytes(data)
+    done = run(app, [*words, str(out), "--resume"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert "9 images scored" in done.stderr
+    assert out.read_bytes() == whole.read_bytes()
+    assert not list(tmp_path.glob("*.journal"))
+    page = out.with_suffix(".html").read_text()
+    assert page.count('<img src="data:image/jpeg') == 9  # those of the first evening too
+    assert "nothing is new" in run(app, [*words, str(out), "--resume"]).stderr
+
+
 def test_a_pipe_in_the_place_of_the_journal_does_not_hang(bundle: Path, pictures: list[Path], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "out.jsonl.journal")
     with pytest.raises(StorageError, match="no plain file"):

@@ -32,6 +32,8 @@ AHEAD = 3  # batches that are decoded in advance
 PIECE = 8  # images that a thread decodes at once
 Decoded = NDArray[Any] | str
 """Pixels (c, h, w) or a feature vector (d,), or the reason why the file could not be decoded."""
+Scored = tuple[Row, NDArray[Any] | None]
+"""A row, and the pixels that it was made of where they are in this process."""
 
 
 def files(paths: Iterable[str]) -> Iterator[str]:
@@ -64,15 +66,15 @@ def _on_disk(name: str) -> str:
 
 def score_sources(
     model: Model, items: Iterable[ImageSource], batch: int = 64, workers: int | None = None
-) -> Iterator[list[Row]]:
-    """Yield the rows of images in order, batch by batch; at most ``AHEAD`` batches are decoded in advance.
+) -> Iterator[list[Scored]]:
+    """Yield the rows of images with their pixels in order, batch by batch; at most ``AHEAD`` batches are decoded in advance.
 
     The network has a thread of its own, so that it computes while the caller writes rows.
     """
     seen = dict.fromkeys(unpack_hashes(model.used), "training")
     seen |= dict.fromkeys(unpack_hashes(model.calibrated_on), "calibration")
     with ThreadPoolExecutor(workers or min(8, cores())) as pool, ThreadPoolExecutor(1) as network:
-        waiting: deque[Future[list[Row]]] = deque()
+        waiting: deque[Future[list[Scored]]] = deque()
         try:
             for part in parts(items, batch):
                 decoding = [pool.submit(_decode_piece, model, piece) for piece in parts(part, PIECE)]
@@ -92,20 +94,21 @@ def _decode_piece(model: Model, items: tuple[ImageSource, ...]) -> list[Decoded]
 
 def _rows_of_batch(
     model: Model, seen: Mapping[bytes, str], items: tuple[ImageSource, ...], decoding: list[Future[list[Decoded]]]
-) -> list[Row]:
+) -> list[Scored]:
     """Return the rows of a batch, which say of images that the model was trained or calibrated on that it was."""
     decoded = [result for future in decoding for result in future.result()]
     good = [pixels for pixels in decoded if not isinstance(pixels, str)]
     pixels = torch.from_numpy(np.stack(good)) if good else torch.empty(0)
     predictions = iter(model.predict_each(pixels) if good else [])
     known = iter([seen.get(key) for key in hash_batch(pixels)] if seen and pixels.dim() == 4 else [None] * len(good))
-    rows: list[Row] = []
+    rows: list[Scored] = []
     for item, result in zip(items, decoded, strict=True):
         when = None if isinstance(result, str) else next(known)
         prediction = result if isinstance(result, str) else next(predictions)
-        rows.append(
-            bad_row(item.name, prediction) if isinstance(prediction, str) else row_of(item.name, prediction, when)
-        )
+        if isinstance(result, str) or isinstance(prediction, str):
+            rows.append((bad_row(item.name, str(prediction)), None))
+        else:
+            rows.append((row_of(item.name, prediction, when), result))
     return rows
 
 
@@ -126,17 +129,17 @@ def _decode(model: Model, item: ImageSource) -> Decoded:
 class Scorer:
     """The state of a Ray worker: the model, read once."""
 
-    def __init__(self, bundle: str, batch: int, engine: EngineName, alpha: float | None) -> None:
+    def __init__(self, bundle: str, batch: int, engine: EngineName, alpha: float | None, every: float) -> None:
         torch.set_num_threads(1)  # a worker has one core
         model = load(bundle)
         model = model if alpha is None else model.recalibrated(alpha=alpha)
         self.model = with_engine(model, engine, threads=1)
-        self.batch = batch
+        self.batch, self.every = batch, every
 
     def __call__(self, record: dict[str, Any]) -> list[dict[str, str]]:
         """Score files; both are JSON, as Arrow cannot merge a column that is empty in one block with numbers."""
-        batches = score_sources(self.model, sources(json.loads(record["files"])), self.batch, workers=1)
-        return [{"row": json.dumps(row)} for rows in batches for row in rows]
+        batches = score_sources(self.model, sources(json.loads(record["files"]), self.every), self.batch, workers=1)
+        return [{"row": json.dumps(row)} for rows in batches for row, _ in rows]
 
 
 def score_with_ray(files: Iterable[str], options: ScoreOptions) -> Iterator[list[Row]]:
@@ -175,7 +178,13 @@ def score_with_ray(files: Iterable[str], options: ScoreOptions) -> Iterator[list
         size = options.workers or max(1, int(resources.get("CPU", 1)) - 1)
         records = ray.data.from_items(work, override_num_blocks=min(len(work), 4 * size)).flat_map(
             Scorer,
-            fn_constructor_args=(str(options.bundle.resolve()), options.batch, options.engine, options.alpha),
+            fn_constructor_args=(
+                str(options.bundle.resolve()),
+                options.batch,
+                options.engine,
+                options.alpha,
+                options.every,
+            ),
             compute=ray.data.ActorPoolStrategy(size=size),
         )
         for record in records.iter_rows():

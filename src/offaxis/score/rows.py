@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -41,6 +42,7 @@ ANOTHER = {
     "format": "rows in another format",
     "alpha": "rows that were flagged at another level",
     "fdr": "rows that were not flagged at this --fdr",
+    "every": "frames of films at other times",
 }
 _ANEW = "name another --out, or add --overwrite"
 
@@ -158,6 +160,9 @@ class StandardOutput:
     def begin(self, resume: bool, overwrite: bool) -> None:
         """Begin anew, whatever was printed before."""
 
+    def discard(self) -> None:
+        """Leave what was printed."""
+
     def rows(self) -> Iterable[Row]:
         """Return the rows so far: none."""
         return ()
@@ -214,13 +219,13 @@ class Journal:
         """Check for earlier results and open the journal, which ``close`` closes.
 
         Returns:
-            The summary where this very run is finished already and was to be resumed, else None.
+            The summary where this very run was finished before and goes on with what is new, else None.
 
         Raises:
             ArgumentError: there are results already, the journal of another run, or one that another process writes.
             StorageError: it cannot be written.
         """
-        begun = self.path.exists()
+        begun, summary = self.path.exists(), None
         try:
             check_plain(self.path)
             if begun and not resume and not overwrite:
@@ -231,9 +236,10 @@ class Journal:
             if not overwrite and (begun or (resume and self.out.exists())):
                 summary = self._summary_of_this_run()
                 if not begun:
-                    return summary
+                    self._take_back()
+            goes_on = summary is not None
             there = [file for file in (self.out, self.summary, self.page) if file is not None and file.exists()]
-            if there and not overwrite and not begun:
+            if there and not overwrite and not goes_on:
                 whose = "" if there[0] == self.out else f" and would be replaced beside {self.out.name}"
                 raise ArgumentError(f"{there[0]} is there already{whose}: {_ANEW}.")
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,13 +247,27 @@ class Journal:
             remove_left(self.out)
             if overwrite:
                 file.truncate(0)
-            if overwrite or not begun:
+            if overwrite or not goes_on:
                 write_json(self.summary, self.run, ensure_ascii=False)
         except StorageError:
             raise
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written ({error.strerror}).") from error
-        return None
+        return None if begun else summary
+
+    def _take_back(self) -> None:
+        """Make the journal of a finished run again from its output, which stays until the new one takes its place."""
+        with replacing(self.path) as temporary:
+            if self.run["format"] == self.kind and self.run["fdr"] is None:
+                shutil.copyfile(self.out, temporary)
+                return
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                rows = _rows_of(self.out, self.run["format"])
+                RowWriter(file, "jsonl").add({name: row.get(name) for name in FIELDS} for row in rows)
+
+    def discard(self) -> None:
+        """Remove the journal, where nothing has come to the output."""
+        self.path.unlink()
 
     def _open(self) -> IO[str]:
         """Open the journal for this process alone."""
@@ -341,6 +361,15 @@ class Journal:
         if self._file is not None:
             with suppress(OSError):  # on a full disk, which add() has reported
                 self._file.close()
+
+
+def _rows_of(path: Path, kind: str) -> Iterator[Row]:
+    """Yield the rows of a finished output."""
+    if kind == "parquet":
+        yield from (row for part in _pyarrow()[1].ParquetFile(path).iter_batches() for row in part.to_pylist())
+        return
+    with path.open(encoding="utf-8", newline="") as lines:
+        yield from filter(None, _csv_rows(lines)) if kind == "csv" else map(json.loads, lines)
 
 
 def _csv_rows(lines: Iterable[str]) -> Iterator[Row | None]:
