@@ -30,6 +30,7 @@ from offaxis.options import BundleOptions
 from offaxis.prediction import Verdict
 from offaxis.progress import counting
 from offaxis.training.features import on_features
+from offaxis.training.labels import Doubt, confusion_counts, confusion_lines, doubt_lines, few_images
 
 FIT_BATCH = 256
 COMPARED = 500  # held-out images of the training set that calibration images are compared with, about
@@ -141,7 +142,11 @@ def _calibrated(
     model.provenance["command"] = None if command is None else list(command)
     if options.keep_examples:
         model = with_examples(model, calibrating, options.keep_examples)
-    return model if rest is None else replace(model, provenance={**model.provenance, "held_out": _measure(model, rest)})
+    if images is not None and (lines := few_images(images)):
+        note(lines[0])
+    if rest is None:
+        return model
+    return replace(model, provenance={**model.provenance, "held_out": _measure(model, rest, note)})
 
 
 def _compare_held_out(model: Model, network: OpenedNetwork, trained_on: ImageSet, data: Path | None) -> list[str]:
@@ -185,14 +190,31 @@ def _divide(images: ImageSet, share: float, least: int) -> tuple[ImageSet, Image
         return images.subset(order[:cut].sort().values), images.subset(order[cut:].sort().values)
 
 
-def _measure(model: Model, images: ImageSet) -> dict[str, Any]:
-    """Measure a model on ID images that it was not calibrated on: accuracy (None without labels) and share flagged."""
+def _measure(model: Model, images: ImageSet, note: Callable[[str], None]) -> dict[str, Any]:
+    """Measure a model on ID images that it was not calibrated on: accuracy (None without labels) and share flagged.
+
+    Of images with labels it notes what is taken for what, and those that are another class with the probability that images
+    of that class have on average: their folder is doubtful.
+    """
     predictions = model.predict(images)
     flagged = sum(prediction.verdict is Verdict.OUT for prediction in predictions)
     count, accuracy = len(predictions), None
     if images.labels is not None and images.classes == model.classes:
-        pairs = zip(predictions, images.labels.tolist(), strict=True)
-        accuracy = sum(prediction.class_index == label for prediction, label in pairs) / count
+        labels, chance = images.labels, torch.tensor([prediction.probability for prediction in predictions])
+        predicted = torch.tensor([prediction.class_index for prediction in predictions])
+        right = predicted == labels
+        accuracy = int(right.sum()) / count
+        sums = torch.zeros(2, len(model.classes)).index_add_(
+            1, labels[right], torch.stack([chance, chance * 0 + 1])[:, right]
+        )
+        wrong = (~right & (chance >= (sums[0] / sums[1])[predicted])).nonzero().flatten()
+        wrong = wrong[chance[wrong].argsort(descending=True, stable=True)]
+        doubts = [
+            Doubt(images.called(i), model.classes[labels[i]], model.classes[predicted[i]], float(chance[i]))
+            for i in wrong.tolist()
+        ]
+        lines = confusion_lines(confusion_counts(labels, predicted, len(model.classes)), model.classes)
+        note("\n".join([*lines, *(doubt_lines(doubts, count) if doubts else ())]))
     return {"images": count, "accuracy": accuracy, "flagged": flagged / count}
 
 

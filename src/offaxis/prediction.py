@@ -96,7 +96,9 @@ def in_words(class_name: str, probability: float, verdict: Verdict, p_value: flo
 
 def verdict_in_words(verdict: Verdict) -> str:
     """Return a verdict as people read it."""
-    return {Verdict.IN: "like the training images", Verdict.OUT: "unlike the training images"}.get(verdict, verdict)
+    like = "like the training images"
+    said = {Verdict.IN: like, Verdict.OUT: f"un{like}", Verdict.UNSURE: f"{like}, but the class is unsure"}
+    return said.get(verdict, verdict)
 
 
 def verdict(deciding: float | None, level: float, unsure: bool = False) -> Verdict:

@@ -481,7 +481,7 @@ def test_those_who_score_see_how_many_of_how_many_are_done(
     lines = run(app, words).stderr.splitlines()
     assert re.fullmatch(rf"scored 2/{len(pictures)}   [\d.,]+ a second  \d+ s left", lines[0])
     assert f"Writing {tmp_path / 'x.html'} ..." in lines
-    assert re.match(r"scored 2   [\d.,]+ a second", run(app, [*words[:6], str(tmp_path / "y.csv"), str(mixed)]).stderr)
+    assert re.match(r"scored 2   [\d.,]+ a second", run(app, [*words[:5], str(tmp_path / "y.csv"), str(mixed)]).stderr)
 
 
 def test_an_interrupted_run_says_how_it_goes_on(

@@ -95,6 +95,7 @@ def as_text(found: Mapping[str, Any]) -> str:
     for extra, packages in found["extras"].items():
         absent = [name for name, version in packages.items() if version is None]
         state = f"missing {', '.join(absent)}: pip install 'offaxis[{extra}]'" if absent else "installed"
+        state += ", which makes scoring on a CPU three times faster" * (bool(absent) and extra == "onnx")
         lines.append(f"  {extra:12} {state}")
     lines += ["", "Libraries of others, by import"]
     lines += [f"  {name:12} {state}" for name, state in found["beside"].items()]

@@ -27,7 +27,7 @@ from offaxis.score.rows import FIELDS, Journal, Row, StandardOutput, format_of, 
 __all__ = ["RowCounts", "score_images", "sentences", "write_score_page"]
 T = TypeVar("T")
 
-SHOWN = ("path", "score", "class", "probability", "p_value", "verdict")
+SHOWN = ("path", "score", "class", "could_be", "probability", "p_value", "verdict")
 """What the summary and its page show of an image."""
 
 
@@ -277,6 +277,8 @@ def sentences(summary: dict[str, Any]) -> str:
         )
     if "flagged_together" in summary:
         lines.append(summary["flagged_together"]["meaning"])
+    if unsure := summary["verdicts"].get(Verdict.UNSURE.value):
+        lines.append(f"Of {unsure:,} others the class is unsure: ask a person.")
     if summary["verdicts"][Verdict.TOO_FEW.value]:
         lines.append(f"{summary['verdicts'][Verdict.TOO_FEW.value]:,} have no verdict: {Verdict.TOO_FEW.value}.")
     lines += [f"  {count:,} x {reason}" for reason, count in list(summary["reasons"].items())[:3]]

@@ -1,7 +1,7 @@
 """The page of ``offaxis score``: the images with the highest scores, with maps of what they are like, to filter and choose."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,10 @@ def read_again(model: Model, names: Sequence[str]) -> Iterator[tuple[str, Pixels
 
 
 def choose(model: Model, rows: Sequence[Row], pixels: Mapping[str, Pixels], count: int) -> list[str]:
-    """Return the paths of ``count`` images that teach a network most: flagged ones first, spread by their features.
+    """Return the paths of ``count`` images that teach a network most: flagged ones first, then unsure ones, then others.
 
-    Each is the one that is farthest from those chosen before it (k-centre, Sener and Savarese 2018, arXiv:1708.00489).
+    Each is the one whose features are farthest from those chosen before it (k-centre, Sener and Savarese 2018,
+    arXiv:1708.00489).
 
     Args:
         model: that scored them.
@@ -146,22 +147,22 @@ def choose(model: Model, rows: Sequence[Row], pixels: Mapping[str, Pixels], coun
     stacked = (torch.from_numpy(np.stack([known[row["path"]] for row in part])) for part in parts(rows, 32))
     passes = run(model.network, map(model.preprocessing.normalise, stacked))
     features = [F.normalize(outputs.features.float().cpu(), dim=1) for outputs, _, _ in passes]
-    flagged = [row["verdict"] == Verdict.OUT for row in rows]
-    return [rows[place]["path"] for place in spread(torch.cat(features), flagged, count)] if rows else []
+    rank = [2 * (row["verdict"] == Verdict.OUT) + (row["verdict"] == Verdict.UNSURE) for row in rows]
+    return [rows[place]["path"] for place in spread(torch.cat(features), rank, count)] if rows else []
 
 
-def spread(features: torch.Tensor, first: Iterable[bool], count: int) -> list[int]:
+def spread(features: torch.Tensor, rank: Sequence[int], count: int) -> list[int]:
     """Return the places of ``count`` features (N, d) of unit length, each farthest from those before it.
 
     Args:
         features: the candidates; the first of them is chosen first.
-        first: (N,), those that come before all others.
+        rank: (N,) small numbers; candidates of a higher one come first, copies of chosen ones last.
         count: how many.
     """
-    before, distance = torch.tensor(list(first)), torch.full((len(features),), 4.0)  # above each distance
+    before, distance = torch.tensor(rank), torch.full((len(features),), 4.0)  # above each distance
     chosen: list[int] = []
     while len(chosen) < min(count, len(features)):
-        pick = int((distance + 8 * before * (distance >= 0)).argmax())
+        pick = int((distance + 8 * before * (distance > 1e-6)).argmax())
         chosen.append(pick)
         distance = torch.minimum(distance, 1 - features @ features[pick])
         distance[chosen] = -1.0

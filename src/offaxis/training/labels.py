@@ -87,16 +87,13 @@ def label_report(
     sets = [each for each in (images, held_out) if each is not None and each.labels is not None]
     given = [each.labels for each in sets if each.labels is not None]
     labels, names = torch.cat(given), images.classes
-    counts = given[0].bincount(minlength=len(names)).tolist()
-    lines = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n < FEW]
-    lines = [f"Classes with few training images, of which it learns little: {', '.join(lines)}."] if lines else []
+    counts, lines = given[0].bincount(minlength=len(names)).tolist(), few_images(images)
     if len(labels) < 2 * FOLDS or len(names) < 2:
         return lines
     features = torch.cat([extract_features(classifier, each, normalise, cache=cache) for each in sets])
     probabilities = out_of_fold(features, labels, len(names))
     predicted = probabilities.argmax(1)
-    confusion = torch.zeros(len(names), len(names), dtype=torch.long)
-    confusion.index_put_((labels, predicted), torch.ones_like(labels), accumulate=True)
+    confusion = confusion_counts(labels, predicted, len(names))
     chosen = doubtful(probabilities, labels).tolist()
     called = [each.called(place) for each in sets for place in range(len(each))]
     doubts = [
@@ -104,8 +101,7 @@ def label_report(
     ]
     lines += confusion_lines(confusion, names)
     if doubts:
-        lines.append(f"The folder of {len(doubts):,} of {len(labels):,} images is doubtful; look at these first:")
-        lines += [f"  {d.path}: in {d.given}, looks like {d.like} ({d.probability:.0%})" for d in doubts[:MOST_SHOWN]]
+        lines += doubt_lines(doubts, len(labels))
     with replacing(out / "doubtful.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([Doubt._fields, *(d._replace(probability=round(d.probability, 4)) for d in doubts)])
     pictures = []
@@ -125,6 +121,29 @@ def label_report(
     )
     write_text(out / "classes.html", page)
     return [*lines, f"All of them, and what is taken for what: {out / 'classes.html'}"]
+
+
+def few_images(images: ImageSet) -> list[str]:
+    """Return a line that names the classes of labelled images with few of them, if there are any."""
+    if images.labels is None or not images.classes:
+        return []
+    counts = images.labels.bincount(minlength=len(images.classes)).tolist()
+    few = [f"{name} ({n})" for name, n in zip(images.classes, counts, strict=True) if n < FEW]
+    return [f"Classes with few training images, of which it learns little: {', '.join(few)}."] if few else []
+
+
+def doubt_lines(doubts: Sequence[Doubt], images: int) -> list[str]:
+    """Return the first of the doubtful images out of a number, a line each, below what they are."""
+    head = f"The folder of {len(doubts):,} of {images:,} images is doubtful; look at these first:"
+    return [
+        head,
+        *(f"  {d.path}: in {d.given}, looks like {d.like} ({d.probability:.0%})" for d in doubts[:MOST_SHOWN]),
+    ]
+
+
+def confusion_counts(labels: Tensor, predicted: Tensor, classes: int) -> Tensor:
+    """Return how many images of each class (row) were taken for each class (column): int64 (C, C)."""
+    return (labels * classes + predicted).bincount(minlength=classes**2).view(classes, classes)
 
 
 def confusion_lines(confusion: Tensor, names: Sequence[str]) -> list[str]:

@@ -30,7 +30,7 @@ from offaxis.networks.run import accuracy, check_takes
 from offaxis.options import TrainOptions, flag_of
 from offaxis.progress import counting, print_note
 from offaxis.training.features import train_frozen, with_enough_epochs
-from offaxis.training.labels import label_report
+from offaxis.training.labels import few_images, label_report
 from offaxis.training.leave_out import MarginEntropyLoss
 from offaxis.training.loop import cross_entropy, fabric_on, launch, train
 from offaxis.training.recipe import recipe_of, usual_recipe
@@ -95,6 +95,8 @@ def train_by_options(options: TrainOptions, command: Sequence[str] | None = None
         if options.freeze and images.classes:
             assert trained.normalise is not None  # as there is no DataLoader
             lines += label_report(classifier, images, held_out, trained.normalise, kept, options.out)
+        elif images.path is not None:
+            lines += few_images(images)
         note("\n".join([_outcome(options, trained, held_out), *lines]))
     return trained
 
