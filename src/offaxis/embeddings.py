@@ -1,5 +1,6 @@
 """Detect out-of-distribution rows among feature vectors of any model and any modality, as a scikit-learn estimator."""
 
+import copy
 import math
 import warnings
 from contextlib import AbstractContextManager
@@ -40,7 +41,8 @@ NEIGHBOURS, BANK = (
     10,
     20_000,
 )  # of knn where no k is named: neighbours (fewer below 100 rows), among so many rows at most
-OFFSET_ROWS = 2000  # rows whose scores set the threshold of fit()
+OFFSET_ROWS = 2000  # rows whose scores set the threshold of fit(), of a detector that finds rows by their neighbours
+FOLDS, HELD_OUT = 3, 100  # of any other: of three folds as many as give so many rows that it was not fitted to
 DENSE_BYTES = 4 * 2**30  # a sparse matrix that would be larger than this as an array is refused
 UNLABELLED = "knn"  # the detector where there are no labels and the requested one needs them
 NO_CLASSES = ("unlabelled",)  # what a bundle calls the classes where there are no labels
@@ -54,11 +56,10 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
     ``score_samples`` and ``decision_function`` are larger for known rows, and ``predict`` gives +1 for known and -1 for
     unknown ones.
 
-    ``fit`` sets the threshold ``offset_`` at the ``alpha`` quantile of the scores of training rows (2,000 at most; for
-    ``"knn"`` a row is not its own neighbour), which promises nothing for new rows: where rows are few beside d, detectors
-    that estimate much from them, ``"mahalanobis++"`` above all, may call all new rows unknown. ``calibrate`` on ID rows that
-    were not fitted to makes a promise: of new ID rows at most the share ``alpha`` is called unknown, on average over
-    calibration sets; only then are there p-values.
+    ``fit`` sets the threshold ``offset_`` at the ``alpha`` quantile of the scores of rows that head and detector were fitted
+    without, by folds (for ``"knn"`` a row is not its own neighbour). ``calibrate`` on ID rows that were not fitted to makes a
+    promise: of new ID rows at most the share ``alpha`` is called unknown, on average over calibration sets; only then are
+    there p-values.
 
     Cosines depend on the origin and the units of the features. Embeddings of neural networks and TF-IDF are good as they
     are; columns in different units, as in a table, want a ``StandardScaler`` before.
@@ -128,17 +129,28 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
             labels = torch.from_numpy(numbers.astype(np.int64))
         detector = self._make_detector(len(rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        network = self._make_network(detector, rows, labels, seed)
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
         sampled = isinstance(detector, KNN) and len(rows) > BANK and ":k=" not in str(self.detector)
         seen = order[:BANK] if sampled else order
         kept = seen.sort().values if sampled else slice(None)
+        folds = [] if isinstance(detector, KNN) else _folds(labels, order)
+        held_out = [self._scores_without(fold, copy.deepcopy(detector), rows, labels, seed) for fold in folds]
+        network = self._make_network(detector, rows, labels, seed)
         detector.fit(network, zip(rows[kept].split(BATCH), labels[kept].split(BATCH), strict=True))
         self.network_, self.detector_ = network, detector
         self.calibration_: Calibration | None = None
         self._used = pack_hashes(hash_batch(rows), distinct=False)
-        self.offset_ = float(np.quantile(-self._fitted_scores(rows[seen[-OFFSET_ROWS:]]), self.alpha))
+        scores = np.concatenate(held_out) if held_out else self._fitted_scores(rows[seen[-OFFSET_ROWS:]])
+        self.offset_ = float(np.quantile(-scores, self.alpha))
         return self
+
+    def _scores_without(self, fold: Tensor, detector: Detector, rows: Tensor, labels: Tensor, seed: int) -> Floats:
+        """Compute the scores of the rows of a fold by a head and a detector that were fitted to the others."""
+        others = torch.ones(len(rows), dtype=torch.bool)
+        others[fold] = False
+        network = self._make_network(detector, rows[others], labels[others], seed)
+        detector.fit(network, zip(rows[others].split(BATCH), labels[others].split(BATCH), strict=True))
+        return score_batches(network, rows[fold].split(BATCH), detector).scores
 
     def calibrate(self, X: ArrayLike, y: ArrayLike | None = None) -> Self:  # noqa: N803 - scikit-learn's
         """Calibrate on ID features X (n, d) that were not fitted to.
@@ -193,6 +205,14 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         """
         rows = self._rows(X)
         return self._calibrated().p_values(self._scored(rows).scores)
+
+    def score(self, X: ArrayLike, y: ArrayLike) -> float:  # noqa: N803 - scikit-learn's
+        """Return the share of rows X (N, d) whose class in y (N,) is predicted.
+
+        Beside it GridSearchCV wants a ``StratifiedKFold``, as estimators of this kind get folds in the order of the rows.
+        """
+        rows = self._rows(X)
+        return float(np.mean(self.predict_class(X) == _label_column(y, rows)))
 
     def predict_class(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803 - scikit-learn's
         """Return the most probable class (N,) of each row, known or not.
@@ -353,6 +373,14 @@ class EmbeddingDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]  # s
         batches = ((part, part.new_zeros(len(part), dtype=torch.long)) for part in rows.split(BATCH))
         parts = [self.detector_.scores_of_fitted(outputs).double() for outputs, _ in stream(self.network_, batches)]
         return torch.cat(parts).numpy()
+
+
+def _folds(labels: Tensor, order: Tensor) -> list[Tensor]:
+    """Return the places of the rows to hold out together: a third of each class, and so many thirds as are needed."""
+    ordered = order[labels[order].argsort(stable=True)]
+    several = ordered[labels.bincount()[labels[ordered]] > 1]  # the only row of a class is needed
+    folds = [several[start::FOLDS] for start in range(FOLDS)] if len(several) > 2 * FOLDS else []
+    return folds[: math.ceil(HELD_OUT / len(folds[0]))] if folds else []
 
 
 def _threads_for(rows: Tensor) -> AbstractContextManager[None]:

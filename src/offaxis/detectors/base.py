@@ -605,7 +605,7 @@ def score_batches(network: Network, batches: ImageBatches, detector: Detector) -
             right.append(labels.cpu().long())
         if outputs.cosine is not None:
             cosines.append(outputs.cosine.amax(1).cpu().double())
-    labelled = bool(right) and sum(map(len, right)) == len(hashes)
+    labelled = 0 < sum(map(len, right)) == len(hashes)
     return ScoredBatches(
         scores=torch.cat(scores).numpy(),
         predicted=torch.cat(predicted).numpy(),
