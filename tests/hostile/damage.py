@@ -5,14 +5,22 @@ import json
 import random
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, features
 
 from offaxis import bundle as bundles
 from offaxis.errors import OffaxisError
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
+FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF"]
+if features.check("avif"):
+    FORMATS.append("AVIF")
+with suppress(ImportError):
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+    FORMATS.append("HEIF")
 
 
 Counts = dict[str, int]
@@ -55,7 +63,10 @@ def picture(chance: random.Random) -> bytes:
     pixels = chance.randbytes(size[0] * size[1] * len(mode))
     out, kind = io.BytesIO(), chance.choice(FORMATS)
     scans = chance.choice((0, 0, 50, 20_000)) if kind == "JPEG" else 0
-    Image.frombytes(mode, size, pixels).save(out, kind, **({"progressive": True} if scans else {}))
+    options = (
+        {"progressive": True} if scans else {"compression": "jpeg"} if kind == "TIFF" and chance.random() < 0.5 else {}
+    )
+    Image.frombytes(mode, size, pixels).save(out, kind, **options)
     data = out.getvalue()
     return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * scans + data[-2:] if scans else data
 
