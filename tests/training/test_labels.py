@@ -9,7 +9,10 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from offaxis import attach, load_images
 from offaxis.cli import app
+from offaxis.data import Normalise
+from offaxis.training.features import extract_features
 from offaxis.training.labels import confusion_lines, doubtful, out_of_fold
 
 run = CliRunner().invoke
@@ -103,3 +106,36 @@ def test_a_training_names_misfiled_photographs_and_small_classes(
     assert page.count("data:image/jpeg") == 2
     assert "photos/train/green/red5.png" in page
     assert "features 66/66" in said  # images, not batches
+
+
+def test_a_class_that_is_added_takes_the_features_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = np.random.default_rng(0)
+
+    def write(name: str) -> None:
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = chance.integers(0, 255, (8, 8, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+
+    torch.manual_seed(0)
+    net = attach(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 6), torch.nn.Linear(6, 2)), "cosine")
+    passed = list[int]()
+    net.backbone.register_forward_hook(lambda *of: passed.append(len(of[2])))
+    normalise = Normalise((0.5,) * 3, (0.3,) * 3)
+
+    def features() -> torch.Tensor:
+        images = load_images(tmp_path / "photos", "test", size=8)
+        return extract_features(net, images, normalise, cache=tmp_path / "cache")
+
+    write("a")
+    write("c")
+    before = features()
+    assert sum(passed) == 40
+    write("b")
+    passed.clear()
+    after = features()
+    assert sum(passed) == 20
+    assert torch.equal(after[:20], before[:20])
+    assert torch.equal(after[40:], before[20:])

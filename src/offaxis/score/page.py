@@ -69,7 +69,12 @@ def write_score_page(
             | {"mark": _share(shown, row["score"])}
         )
     source, date = model.source, model.provenance.get("calibration_date")
-    about = [source.name if source else "", model.detector.name, f"calibrated on {date}" if date else "", today()]
+    about = [
+        source.name if source else "",
+        model.detector.name,
+        f"calibrated on {date}" if date else "",
+        f"scored on {today()}",
+    ]
     template = Environment(loader=PackageLoader("offaxis.score"), autoescape=True).get_template("scores.html.j2")
     page = template.render(
         title=title,

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
 from offaxis.data.adapt import as_image_set, check_labels_in_range, is_loader
+from offaxis.data.images import hash_batch
 from offaxis.data.transforms import NO_LABELS, Batches
 from offaxis.errors import ArgumentError, CheckpointError, DataError, NotFiniteError, StorageError
 from offaxis.heads import Head, HeadLike, make_head
@@ -190,24 +191,25 @@ def extract_features(
         images: N images.
         normalise: mean and std, as in training.
         view: batches of these images, by which they are cropped and flipped at random, and the number of the view.
-        cache: a folder of safetensors files, each of ``PART`` images and named by the checksums of weights and images, so
-            that a pass that is stopped is resumed; None for no cache.
+        cache: a folder of safetensors files, each of at most ``PART`` images and, of a folder, of one class, named by the
+            checksums of weights and images, so that a pass that is stopped is resumed and a set to which a class was added
+            takes those of the others; None for no cache.
         title: the title of the progress bar.
         quiet: show no progress.
     """
-    indices = torch.arange(len(images)).split(BATCH)
     device = next((parameter.device for parameter in classifier.parameters()), torch.device("cpu"))
 
     batches, number = view or (None, 0)
 
-    def compute(places: range) -> Tensor:
-        parts, chosen = list[Tensor](), [indices[place] for place in places]
-        for place, rows, pixels in zip(places, chosen, images.stream(chosen), strict=True):
+    def compute(chosen: Sequence[Tensor]) -> Tensor:
+        parts = list[Tensor]()
+        for rows, pixels in zip(chosen, images.stream(chosen), strict=True):
             if batches is None:
                 batch = normalise(pixels)
             else:
                 share = Share(pixels, batches.labels[rows], 0, len(rows))
-                batch, _ = batches.prepare(number * len(indices) + place, share, device)
+                place = number * math.ceil(len(images) / BATCH) + int(rows[0]) // BATCH
+                batch, _ = batches.prepare(place, share, device)
             for part, _ in prepared_batches(classifier, [batch]):
                 parts.append(classifier.features(part).flatten(1).float().cpu())
             progress.to(int(rows[-1]) + 1)
@@ -220,19 +222,24 @@ def extract_features(
             "weights": checksum(classifier.backbone, None),
             "network": repr(classifier.backbone),
             "device": device.type,
-            "images": images.fingerprint,
             "normalise": [normalise.mean, normalise.std],
         }
     if batches is not None:
         changes = [getattr(batches.recipe, name) for name in ("crop", "flip", "min_area", "jitter")]
         key |= {"view": number, "seed": batches.seed, "augmentation": changes}
-    found, size = [], PART // BATCH
+        key["images"] = images.fingerprint if cache is not None else None
+    found, labels = list[Tensor](), images.labels
+    by_class = batches is None and images.sorted_by_class and labels is not None
+    runs = labels.unique_consecutive(return_counts=True)[1].tolist() if by_class and labels is not None else len(images)
     with Progress(title, len(images), quiet) as progress, eval_mode(classifier), torch.no_grad():
-        for first in range(0, len(indices), size):
-            places = range(first, min(first + size, len(indices)))
-            whole = json.dumps({**key, "images from": first * BATCH, "at most": PART}, sort_keys=True)
-            found.append(_kept(cache, whole, partial(compute, places)))
-            progress.to(min(places.stop * BATCH, len(images)))
+        for rows in (part for run in torch.arange(len(images)).split(runs) for part in run.split(PART)):
+            chosen = rows.split(BATCH)
+            if batches is not None:
+                key["images from"] = int(rows[0])
+            elif cache is not None:
+                key["images"] = [value.hex() for pixels in images.stream(chosen) for value in hash_batch(pixels)]
+            found.append(_kept(cache, json.dumps(key, sort_keys=True), partial(compute, chosen)))
+            progress.to(int(rows[-1]) + 1)
     return torch.cat(found)
 
 
