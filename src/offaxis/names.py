@@ -76,6 +76,10 @@ HEADS: "Named[Callable[..., Head]]" = Named(
         "logitnorm": "offaxis.heads.normalised:LogitNormHead",
         "t2fnorm": "offaxis.heads.normalised:T2FNormHead",
         "elogitnorm": "offaxis.heads.normalised:ELogitNormHead",
+        "l2-softmax": "offaxis.heads.normalised:L2SoftmaxHead",
+        "sphereface": "offaxis.heads.margin:SphereFaceHead",
+        "cosface": "offaxis.heads.margin:CosFaceHead",
+        "arcface": "offaxis.heads.margin:ArcFaceHead",
     }
 )
 """Name -> (in_features, num_classes, **arguments) -> Head."""

@@ -414,6 +414,13 @@ class TrainOptions(RunningOptions):
         shown="the published 0.04 and 0.1",
         **_SHORT,
     )
+    margin: float | None = option(
+        None,
+        "Margin of sphereface, cosface and arcface.",
+        NETWORK,
+        shown="the published 4, 0.35 and 0.5",
+        **_SHORT,
+    )
     start: Start | None = option(
         None,
         "Where a predicted scale starts: by the sizes of the head, or as in the paper.",

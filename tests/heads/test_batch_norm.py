@@ -9,8 +9,9 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from offaxis.errors import HeadError
-from offaxis.heads import HEADS, batch_norm, make_head
+from offaxis.heads import batch_norm
 from offaxis.heads.batch_norm import SyncedBatchNorm, synchronise
+from tests.heads.makers import MAKERS
 
 
 def test_in_one_process_it_is_pytorchs_bit_for_bit() -> None:
@@ -74,10 +75,10 @@ def test_one_in_half_precision_normalises_a_float32_input(dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("name", MAKERS)
 def test_every_head_in_half_precision_takes_a_step(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    head = make_head(name, 6, 3).to(dtype).train()
+    head = MAKERS[name](6, 3).to(dtype).train()
     features = torch.rand(8, 6, dtype=dtype, requires_grad=True)
     nn.functional.cross_entropy(head(features), torch.arange(8) % 3).backward()
     assert features.grad is not None

@@ -12,8 +12,9 @@ from torch import nn
 
 from offaxis.errors import ArgumentError, HeadError
 from offaxis.heads import HEADS, CosineHead, Head, LinearHead, Outputs, describe_head, make_head
+from tests.heads.makers import MAKERS
 
-ALL_HEADS = [pytest.param(partial(make_head, name), id=name) for name in HEADS]
+ALL_HEADS = [pytest.param(partial(make_head, make), id=name) for name, make in MAKERS.items()]
 VARIANTS = [
     pytest.param(partial(CosineHead, scale="learned"), id="cosine-learned"),
     pytest.param(partial(CosineHead, scale=16.0), id="cosine-16"),

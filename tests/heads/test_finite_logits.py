@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from offaxis import CosineHead, LinearHead
-from offaxis.heads import HEADS, Head
+from offaxis.heads import Head
+from tests.heads.makers import MAKERS
 
 CASES: dict[str, Callable[[int, int], Head]] = {
-    **HEADS,
+    **MAKERS,
     "cosine, learned": partial(CosineHead, scale="learned"),
     "cosine, hidden": partial(CosineHead, hidden=8),
     "cosine, sizes": partial(CosineHead, start="sizes"),

@@ -12,10 +12,11 @@ from torch.utils.data import DataLoader
 from offaxis import Classifier, evaluate
 from offaxis.data import Normalise, TensorSet
 from offaxis.errors import ArgumentError, DataError, RunError
-from offaxis.heads import HEADS, CosineHead, HeadLike
+from offaxis.heads import CosineHead, HeadLike
 from offaxis.networks.saved import read_tensors
 from offaxis.training import Recipe, finetune, frozen, load_run, train, train_frozen
 from offaxis.training.features import extract_features, share_of_rate, train_head, with_enough_epochs
+from tests.heads.makers import MAKERS
 
 from .small import few, network, same, weights
 
@@ -35,10 +36,10 @@ def test_a_head_learns(rows: tuple[Tensor, Tensor], head: HeadLike) -> None:
     assert (trained(features).argmax(1) == labels).float().mean() > 0.75  # chance is 0.25
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_every_head_can_be_trained(rows: tuple[Tensor, Tensor], head: Any) -> None:
+@pytest.mark.parametrize("head", MAKERS)
+def test_every_head_can_be_trained(rows: tuple[Tensor, Tensor], head: str) -> None:
     features, labels = rows
-    assert train_head(features, labels, head=head, epochs=2)(features).isfinite().all()
+    assert train_head(features, labels, head=MAKERS[head], epochs=2)(features).isfinite().all()
 
 
 def test_same_seed_same_weights(rows: tuple[Tensor, Tensor]) -> None:

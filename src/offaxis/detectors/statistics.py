@@ -10,6 +10,7 @@ from offaxis.errors import MissingOutputError, NotFittedError
 from offaxis.heads import CosineHead, Head, LinearHead
 from offaxis.heads.base import at_least_float32
 from offaxis.heads.cosine import EPS
+from offaxis.heads.normalised import L2SoftmaxHead
 from offaxis.networks.run import accumulating, widest
 
 
@@ -212,7 +213,7 @@ class HeadCopy(Fitted):
         Raises:
             MissingOutputError: the head is of another kind, which has no such linear map.
         """
-        if not isinstance(head, (LinearHead, CosineHead)):
+        if not isinstance(head, (LinearHead, L2SoftmaxHead, CosineHead)):
             raise MissingOutputError(
                 f"Expected a linear or cosine head, whose logits are a linear map of the features, but the network has a "
                 f"{type(head).__name__}. Use a detector that reads logits or features alone."

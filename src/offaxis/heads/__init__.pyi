@@ -10,7 +10,11 @@ from offaxis.heads.cosine import CosineHead as CosineHead
 from offaxis.heads.generalized_odin import DeConfHead as DeConfHead
 from offaxis.heads.isomax import IsoMaxHead as IsoMaxHead
 from offaxis.heads.linear import LinearHead as LinearHead
+from offaxis.heads.margin import ArcFaceHead as ArcFaceHead
+from offaxis.heads.margin import CosFaceHead as CosFaceHead
+from offaxis.heads.margin import SphereFaceHead as SphereFaceHead
 from offaxis.heads.normalised import ELogitNormHead as ELogitNormHead
+from offaxis.heads.normalised import L2SoftmaxHead as L2SoftmaxHead
 from offaxis.heads.normalised import LogitNormHead as LogitNormHead
 from offaxis.heads.normalised import T2FNormHead as T2FNormHead
 from offaxis.names import HEADS as HEADS

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError, HeadError
 from offaxis.names import HEADS
@@ -81,6 +82,10 @@ class Head(nn.Module, ABC):
         """Compute logits (N, C), ready for cross-entropy, of features (N, d)."""
         return self.outputs(features).logits
 
+    def loss(self, out: Outputs, labels: Tensor) -> Tensor:
+        """Compute what a training of this head minimises, from its outputs and labels (N,): the mean cross-entropy."""
+        return F.cross_entropy(out.logits, labels)
+
     def _check(self, features: Tensor) -> None:
         if features.dim() != 2 or features.shape[1] != self.in_features:
             raise HeadError(
@@ -130,7 +135,20 @@ LARGEST_EXPONENT = 60.0  # exp(60) is 1e26: no trained scale comes near it, and 
 
 
 HeadName = Literal[
-    "cosine", "linear", "deconf-c", "deconf-i", "deconf-e", "isomax", "logitnorm", "t2fnorm", "elogitnorm", "keep"
+    "cosine",
+    "linear",
+    "deconf-c",
+    "deconf-i",
+    "deconf-e",
+    "isomax",
+    "logitnorm",
+    "t2fnorm",
+    "elogitnorm",
+    "l2-softmax",
+    "sphereface",
+    "cosface",
+    "arcface",
+    "keep",
 ]
 """The keys of HEADS; and "keep", the trained output layer as it is, where a network has one."""
 HeadLike = HeadName | Callable[[int, int], Head]

@@ -158,7 +158,7 @@ class CosineHead(Head):
         (torch.Size([3, 10]), True, torch.Size([3]))
     """
 
-    undecayed = ("weight", "hidden.weight", "hidden.bias")
+    undecayed: tuple[str, ...] = ("weight", "hidden.weight", "hidden.bias")
 
     def __init__(
         self,

@@ -20,13 +20,18 @@ r"""Heads that normalise logits or features in training, so that confidence cann
   images.
 
   .. math:: z = \frac{1}{\tau} W \frac{f}{\lVert f \rVert} + b, \qquad z_{\text{score}} = \frac{1}{\tau} W f + b
+
+- L2-constrained softmax (Ranjan, Castillo, Chellappa 2017, https://arxiv.org/abs/1703.09507): the features of an ordinary
+  linear layer have the length alpha, in training and at test.
+
+  .. math:: z = W \frac{\alpha f}{\lVert f \rVert} + b
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from offaxis.errors import positive
+from offaxis.errors import ArgumentError, positive
 from offaxis.heads.base import Head, Outputs, at_least_float32, bounded, linear_parameters
 from offaxis.heads.linear import LinearHead
 
@@ -150,3 +155,39 @@ class T2FNormHead(Head):
             weight, bias = self.weight.to(f.dtype) / self.tau, self.bias.to(f.dtype)
             logits = F.linear(F.normalize(f, dim=1), weight, bias)
             return Outputs(f, logits, score_logits=None if self.training else F.linear(f, weight, bias))
+
+
+class L2SoftmaxHead(Head):
+    """Compute logits W f + b of features whose length is alpha, and their cosines with the weights.
+
+    Args:
+        in_features: d, the size of the features.
+        num_classes: C.
+        scale: alpha, which must be given: the paper has no single value for it.
+
+    The features of ``outputs`` are those of length alpha, which the weights see. Everything runs in float32 under autocast.
+
+    Examples:
+        >>> L2SoftmaxHead(64, 10, scale=16).outputs(torch.randn(3, 64)).features.norm(dim=1).round()
+        tensor([16., 16., 16.])
+    """
+
+    def __init__(self, in_features: int, num_classes: int, scale: float | None = None) -> None:
+        super().__init__(in_features, num_classes)
+        if scale is None:
+            raise ArgumentError(
+                "Expected a scale for the head l2-softmax, the length of its features, but got none: its paper takes 16 to 64 "
+                "and says of no single value that it is right for all. Give one: --scale 16, L2SoftmaxHead(d, C, scale=16)."
+            )
+        self.weight, self.bias = linear_parameters(in_features, num_classes)
+        self.length = positive("scale", scale)
+        self.arguments = {"scale": scale}
+
+    def outputs(self, features: Tensor) -> Outputs:
+        """(N, d) -> Outputs(features (N, d) of length alpha, logits (N, C), cosine (N, C) in [-1, 1])."""
+        self._check(features)
+        with torch.autocast(features.device.type, enabled=False):
+            unit = F.normalize(bounded(at_least_float32(features), self.training), dim=1)
+            weight = self.weight.to(unit.dtype)
+            cosine = F.linear(unit, F.normalize(weight, dim=1)).clamp(-1, 1)
+            return Outputs(self.length * unit, F.linear(self.length * unit, weight, self.bias.to(unit.dtype)), cosine)

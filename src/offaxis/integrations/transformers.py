@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from offaxis.errors import MissingPackageError
 from offaxis.integrations import LoopCalibration
@@ -25,16 +24,19 @@ class TrainerClassifier(nn.Module):
 
     Args:
         classifier: what ``offaxis.attach`` returned.
-        loss: (logits (N, C), labels (N,)) -> the loss.
+        loss: (logits (N, C), labels (N,)) -> the loss; None takes that of the head.
     """
 
-    def __init__(self, classifier: AnyNetwork, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy) -> None:
+    def __init__(self, classifier: AnyNetwork, loss: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
         super().__init__()
         self.classifier = classifier
         self.loss = loss
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> Any:
         """Compute an ImageClassifierOutput with logits (N, C), and the loss where there are labels."""
+        if self.loss is None:
+            found = self.classifier(pixel_values, labels=labels)
+            return ImageClassifierOutput(logits=found) if labels is None else ImageClassifierOutput(**found)
         logits = self.classifier(pixel_values)
         return ImageClassifierOutput(loss=None if labels is None else self.loss(logits, labels), logits=logits)
 

@@ -157,8 +157,8 @@ class Classifier(nn.Module):
             input_ids: the tokens (N, L) of texts, in place of images.
             attention_mask: int64 (N, L), 0 where a token is padding.
             token_type_ids: int64 (N, L), which of two texts a token is of.
-            labels: (N,); with them the result is a dictionary of ``loss``, the cross-entropy, and ``logits``, as the
-                trainers of transformers read it.
+            labels: (N,); with them the result is a dictionary of ``loss``, that of the head, and ``logits``, as the trainers
+                of transformers read it.
         """
         tokens = None if input_ids is None else stack_tokens(input_ids, attention_mask, token_type_ids)
         given = [each for each in (images, pixel_values, tokens) if each is not None]
@@ -166,10 +166,11 @@ class Classifier(nn.Module):
             raise ArgumentError(
                 "Expected images (N, c, h, w), pixel_values= of that shape or input_ids= (N, L), and one of them alone."
             )
-        logits: Tensor = self.head(self.features(given[0]))
+        features = self.features(given[0])
         if labels is None:
-            return logits
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+            return self.head(features)
+        out = self.head.outputs(features)
+        return {"loss": self.head.loss(out, labels), "logits": out.logits}
 
     if TYPE_CHECKING:
 

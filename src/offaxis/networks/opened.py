@@ -129,9 +129,10 @@ def make_label(
     arguments = dict(head)
     name = arguments.pop("name")
     defaults: dict[str, tuple[Any, ...]] = {
-        "scale": (None, "predicted") if name == "cosine" else (None,),
+        "scale": (None, {"cosine": "predicted", "cosface": 64.0, "arcface": 64.0}.get(name)),
         "hidden": (None,),
         "tau": (0.04 if name == "logitnorm" else 0.1,),
+        "margin": ({"sphereface": 4, "cosface": 0.35}.get(name, 0.5),),
     }
     words = [architecture, name]
     words += [f"{key}={_shorten(v)}" for key, v in arguments.items() if key in defaults and v not in defaults[key]]

@@ -35,7 +35,7 @@ Note = Callable[[str], None]
 
 def variant_of(run: TrainOptions) -> str:
     """Return what tells a training from others of the same network and head, such as ``scale 16 decay-head``."""
-    numbers = {"scale": run.scale, "hidden": run.hidden, "tau": run.tau}
+    numbers = {"scale": run.scale, "hidden": run.hidden, "tau": run.tau, "margin": run.margin}
     parts = [f"{name} {v if isinstance(v, str) else f'{v:g}'}" for name, v in numbers.items() if v is not None]
     parts += ["start sizes"] if run.start == "sizes" else []  # names without a start are older than this choice
     parts += ["decay-head"] if run.decay_head else []

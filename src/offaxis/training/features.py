@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from offaxis.data import ImageSet, Normalise
 from offaxis.data.adapt import as_image_set, check_labels_in_range, is_loader
@@ -107,7 +106,7 @@ def _descend(head: Head, features: Tensor, labels: Tensor, recipe: Recipe, gener
     head.train()
     for _ in range(recipe.epochs):
         for rows in torch.randperm(len(features), generator=generator).split(recipe.batch_size)[:per_epoch]:
-            loss = F.cross_entropy(head(features[rows]), labels[rows])
+            loss = head.loss(head.outputs(features[rows]), labels[rows])
             gradients = torch.autograd.grad(loss, update.parameters, materialize_grads=True)
             update.step(gradients, recipe.learning_rate * share_of_rate(step, steps))
             step += 1

@@ -47,7 +47,7 @@ AfterEpoch = Callable[[int, Classifier], None]
 
 
 def cross_entropy(out: Outputs, labels: Tensor) -> Tensor:
-    """Compute the mean cross-entropy of the logits, the loss of the paper."""
+    """Compute the mean cross-entropy of the logits, the loss of the paper; a training with it takes the head's own."""
     return F.cross_entropy(out.logits, labels)
 
 
@@ -86,7 +86,8 @@ def train(
         validation: like ``data``: labelled images whose accuracy is measured after each epoch, without effect on the
             training.
         loss: what is minimised: (Outputs, labels (N,)) -> the batch's mean loss, or one of PyTorch, such as
-            ``nn.CrossEntropyLoss(label_smoothing=0.1)``, which is given the logits.
+            ``nn.CrossEntropyLoss(label_smoothing=0.1)``, which is given the logits. The default is the head's own:
+            cross-entropy, with a margin where the head has one.
         after_epoch: called in every process with the number of each epoch, from 1, and the network in eval mode, before
             the epoch's checkpoint is written; it must not change the network. A resumed training calls it for the epochs
             that it trains itself, not for those before.
@@ -374,7 +375,8 @@ class _LossModule(nn.Module):
 
     def forward(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         out = self.classifier.outputs(images)
-        loss: Tensor = self.loss(out.logits if self.of_logits else out, labels)
+        own: Any = self.classifier.head.loss if self.loss is cross_entropy else self.loss
+        loss: Tensor = own(out.logits if self.of_logits else out, labels)
         if loss.dim():
             raise ArgumentError(
                 f"Expected a loss that is one number, the mean over a batch, but got one of shape {tuple(loss.shape)}: "

@@ -286,7 +286,8 @@ def head_arguments(options: TrainOptions) -> dict[str, str | float]:
     trained = options.pretrained or options.freeze or any((options.weights, options.source, options.unfreeze))
     as_in_paper = (options.recipe or "").startswith("paper-") or (options.recipe == "short" and not trained)
     start = "paper" if options.head == "cosine" and as_in_paper else None
-    given = {"scale": options.scale, "hidden": options.hidden, "tau": options.tau, "start": options.start or start}
+    given = {name: getattr(options, name) for name in ("scale", "hidden", "tau", "margin")}
+    given["start"] = options.start or start
     return {name: value for name, value in given.items() if value is not None}
 
 
