@@ -9,6 +9,7 @@ from pathlib import Path
 from offaxis.files import write_text
 from offaxis.reports.tables import markdown
 from study import tables as first
+from study.field_tables import TABLES as FIELD_TABLES
 from study.second import answers
 from study.second import tables as second
 
@@ -19,11 +20,12 @@ PAGES = tuple(
         "study/report/answers.md",
         "study/report/first.md",
         "study/report/second.md",
+        "study/report/field.md",
         "study/report/head-start.md",
         "README.md",
     )
 )
-TABLES = {**first.TABLES, **second.TABLES, **answers.TABLES}
+TABLES = {**first.TABLES, **second.TABLES, **answers.TABLES, **FIELD_TABLES}
 BLOCK = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
