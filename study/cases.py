@@ -135,7 +135,8 @@ def network_cases(weights: Path | None) -> Iterator[Case]:
         settings = read_run(folder)["settings"]
         id_name, head = str(settings["data"]["name"]), str(settings["head"]["name"])
         name = folder.name.removesuffix("-seed0").removesuffix(f"-{id_name}").removesuffix(f"-{head}")
-        into = f"{Path(__file__).parent / 'brief.py'}:{name}" if settings["network"] is None else None
+        kind = name.partition("-")[0]  # of vit-3-epochs
+        into = f"{Path(__file__).parent / 'brief.py'}:{kind}" if settings["network"] is None else None
         yield Case(id_name, name, head, None, partial(made, folder.name, id_name, partial(_opened, folder, into)))
 
 

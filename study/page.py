@@ -8,6 +8,7 @@ from pathlib import Path
 
 from offaxis.files import write_text
 from offaxis.reports.tables import markdown
+from study import regret
 from study import tables as first
 from study.field_tables import TABLES as FIELD_TABLES
 from study.second import answers
@@ -21,11 +22,12 @@ PAGES = tuple(
         "study/report/first.md",
         "study/report/second.md",
         "study/report/field.md",
+        "study/report/regret.md",
         "study/report/head-start.md",
         "README.md",
     )
 )
-TABLES = {**first.TABLES, **second.TABLES, **answers.TABLES, **FIELD_TABLES}
+TABLES = {**first.TABLES, **second.TABLES, **answers.TABLES, **FIELD_TABLES, **regret.TABLES}
 BLOCK = re.compile(r"(<!-- table (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

@@ -37,15 +37,16 @@ from study.second.tables import SCORES
 
 STEP = "regret"
 READINGS = WORK / "readings"
-BANK, REFERENCE, FOLDS, NEIGHBOURS = 50_000, 5_000, 5, (5, 10, 20, 50)
-SEARCHED = ("axes", "means", "knn10", "mahalanobis", "relative", "discriminant", "energy", "softmax")
+BANK, REFERENCE, FOLDS, NEIGHBOURS = 50_000, 5_000, 5, 10
+SEARCHED = ("axes", "means", "knn", "mahalanobis", "relative", "discriminant", "energy", "softmax")
 CHOSEN = "combined"
 FREE = tuple(name.replace(":shrinkage=True", " shrunk") for name in HEAD_FREE)
-BESIDE = tuple(
-    (head, score)
-    for score in (CHOSEN, "two-cosines", "mahalanobis++", "knn", "energy", "max-softmax")
-    for head in ("cosine", "linear", "keep")
+BESIDE = (
+    *((head, CHOSEN) for head in ("cosine", "linear")),
+    *(("cosine", score) for score in ("two-cosines", "cosine")),
+    *(("linear", score) for score in ("mahalanobis++", "knn", "energy")),
 )
+"""What is shown place by place: a head and a score."""
 WAYS = ("sum", "flat", "soft", "p", "normal")
 Place = tuple[str, str, int | None, str]
 """ID set, features, choice of unseen classes, OOD set."""
@@ -73,23 +74,22 @@ def readings(head: Head, training: Images) -> Read:
     @torch.no_grad()
     def read(features: Tensor) -> dict[str, Tensor]:
         f = F.normalize(features.double(), dim=1)
-        most = min(max(NEIGHBOURS), len(bank))
-        near = torch.cat([(p.float() @ bank.T).topk(most, 1).values.double() for p in f.split(1000)])
+        near = torch.cat(
+            [(p.float() @ bank.T).topk(min(NEIGHBOURS, len(bank)), 1).values[:, -1] for p in f.split(1000)]
+        )
         distances = torch.cdist(f @ whiten, white).square()
         logits = head.outputs(features).detection_logits.double()
         found = {
             "means": -(f @ centres.T).amax(1),
+            "knn": (2 - 2 * near.double()).clamp_min(0).sqrt(),
             "mahalanobis": distances.amin(1),
             "relative": distances.amin(1) - ((f - centre) @ whiten_total).square().sum(1),
             "discriminant": -(
                 (f @ whiten - white_centre) @ (white - white_centre).T - (white - white_centre).square().sum(1) / 2
             ).logsumexp(1),
             "energy": -logits.logsumexp(1),
-            "logit": -logits.amax(1),
             "softmax": -logits.log_softmax(1).amax(1),
         }
-        for k in NEIGHBOURS:
-            found[f"knn{k}"] = (2 - 2 * near[:, min(k, most) - 1]).clamp_min(0).sqrt()
         if isinstance(weight, Tensor):
             found["axes"] = -(f @ F.normalize(weight.detach().double(), dim=1).T).amax(1)
         return found
@@ -284,20 +284,52 @@ def regret_table(part: str) -> Table:
 
 
 def place_table(part: str) -> Table:
-    """Return the regrets of the combined score and of the defaults before it, place by place."""
+    """Return the regrets of the combined score and of some others, place by place."""
     found = regrets(part == "reported")
-    shown = [(head, score) for head, score in BESIDE if (head, score) in found]
-    places = sorted({place for each in shown for place in found[each]}, key=str)
-    rows: list[list[Entry]] = [
-        [f"{p[0]}, {p[1]}", str(p[3]), *(f"{found[s][p]:.1f}" if p in found[s] else "-" for s in shown)] for p in places
-    ]
-    columns = ("features", "OOD images", *(f"{SCORES.get(score, score)}, {head}" for head, score in shown))
+    places = sorted({place for each in BESIDE for place in found[each]}, key=str)
+    rows: list[list[Entry]] = []
+    for place in places:
+        id_name, network, unseen, ood = place
+        choice = "" if unseen is None or ood.startswith("unseen") else f", choice {unseen}"
+        shown = [f"{found[each][place]:.1f}" if place in found[each] else "-" for each in BESIDE]
+        rows.append([f"{id_name}, {network}{choice}", ood, *shown])
+    columns = ("features", "OOD images", *(f"{SCORES.get(score, score)}, {head}" for head, score in BESIDE))
     return Table(
         name=f"regrets-places-{part}", title=f"Regret at each place, {part}", columns=columns, rows=rows, heads=2
     )
 
 
-TABLES = {"regrets": regret_table, "regrets-places": place_table}
+def gain_table(part: str) -> Table:
+    """Return how far the combined score is ahead of what a network is scored with by default, by set of features."""
+    found = regrets(part == "reported")
+    gains: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
+    for head in ("cosine", "linear"):
+        for place, own in found[head, CHOSEN].items():
+            id_name, network, _, ood = place
+            frozen = network.endswith("frozen")
+            default = "mahalanobis++" if head == "linear" else "two-cosines" if frozen else "cosine"
+            beside = "unseen classes" if ood.startswith("unseen") else "other sets"
+            gains[f"{id_name}, {network}", head, default, beside].append(found[head, default][place] - own)
+    rows: list[list[Entry]] = [
+        [
+            features,
+            head,
+            SCORES[default],
+            beside,
+            str(len(own)),
+            f"{np.mean(own):+.1f}",
+            f"{min(own):+.1f}",
+            f"{max(own):+.1f}",
+        ]
+        for (features, head, default, beside), own in gains.items()
+    ]
+    columns = ("features", "head", "default", "OOD images", "places", "mean gain in points", "least", "most")
+    return Table(
+        name=f"regrets-gain-{part}", title=f"Combined against the default, {part}", columns=columns, rows=rows, heads=4
+    )
+
+
+TABLES = {"regrets": regret_table, "regrets-gain": gain_table, "regrets-places": place_table}
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ SCORES = {
     "cosine": "cosine",
     "two-cosines": "two cosines",
     "mean-cosine": "mean-cosine (CTM)",
+    "combined": "combined",
     "max-softmax": "max-softmax",
     "max-logit": "max-logit",
     "energy": "energy",
