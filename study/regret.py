@@ -12,7 +12,7 @@ that are only reported; what was chosen, the detector ``combined``, was committe
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations, product
 from pathlib import Path
 
@@ -257,8 +257,7 @@ def regret_table(part: str) -> Table:
             continue
         values = np.array(list(own.values()))
         worst = max(own, key=lambda place: own[place])
-        drawn = values[np.random.default_rng(0).integers(len(values), size=(2000, len(values)))]
-        low, high = np.percentile(drawn.mean(1), (2.5, 97.5))
+        low, high = interval(own)
         where = f"{worst[0]}, {worst[1]}: {worst[3]}"
         mean = f"{values.mean():.1f} [{low:.1f}, {high:.1f}]"
         share = f"{100 * (values <= 2).mean():.0f} %"
@@ -268,7 +267,7 @@ def regret_table(part: str) -> Table:
         "head",
         "score",
         "largest regret",
-        "mean, 95 % interval over places",
+        "mean, 95 % interval over cases",
         "places with at most 2",
         "largest at",
     )
@@ -281,6 +280,17 @@ def regret_table(part: str) -> Table:
         rows=[row for _, row in sorted(lines, key=lambda line: line[0])],
         heads=2,
     )
+
+
+def interval(own: Mapping[Place, float]) -> tuple[float, float]:
+    """Return the 95 % interval of the mean over places where whole cases are drawn anew: places of a case are alike."""
+    by_case: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    for place, value in own.items():
+        by_case[place[:3]].append(value)
+    sums, counts = (np.array([f(values) for values in by_case.values()]) for f in (sum, len))
+    drawn = np.random.default_rng(0).integers(len(sums), size=(2000, len(sums)))
+    low, high = np.percentile(sums[drawn].sum(1) / counts[drawn].sum(1), (2.5, 97.5))
+    return float(low), float(high)
 
 
 def place_table(part: str) -> Table:
