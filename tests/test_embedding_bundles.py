@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import offaxis
 from offaxis import EmbeddingDetector, Model
 from offaxis.cli import app
-from offaxis.data.transforms import read_rows
+from offaxis.data.containers import read_rows
 from offaxis.errors import (
     BundleError,
     DataError,

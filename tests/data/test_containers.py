@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from offaxis.data.containers import frames, images_in, parquet_images
+from offaxis.data.containers import frames, images_in, parquet_images, walk
 from offaxis.data.decode import decode
-from offaxis.data.folder import walk
 from offaxis.errors import ArgumentError, DataError
 
 
@@ -205,6 +204,8 @@ def test_buckets_are_walked_and_read_as_folders_are(bucket: str) -> None:
     assert (row.name, row.source) == ("s3://photos/s.tar::0.png", _png(5))
     with pytest.raises(DataError, match=r"s3://photos/no\.png cannot be read"):
         decode("s3://photos/no.png")
+    with pytest.raises(DataError, match=r"s3://photos/none cannot be read"):  # an empty list would be no mistake
+        list(walk("s3://photos/none"))
 
 
 @pytest.mark.thirdparty

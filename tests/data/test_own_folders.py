@@ -21,9 +21,9 @@ from PIL import Image
 
 from offaxis.data import TensorSet, load_images
 from offaxis.data import load as own_module
-from offaxis.data.containers import unpack
+from offaxis.data.containers import unpack, walk
 from offaxis.data.decode import decode, size_of
-from offaxis.data.folder import FolderSet, walk
+from offaxis.data.folder import FolderSet
 from offaxis.data.load import has_mixed_sizes, own_splits
 from offaxis.errors import ArgumentError, DataError, StorageError
 from tests.data.support import Pixels, Png, Save

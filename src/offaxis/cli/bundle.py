@@ -11,8 +11,9 @@ import torch
 from offaxis.bundle import check_replaceable, load
 from offaxis.calibration.calibration import Calibration
 from offaxis.calibration.classes import SURE
+from offaxis.data.containers import read_rows
 from offaxis.data.images import drop_copies, list_skipped, unpack_hashes
-from offaxis.data.transforms import Preprocessing, VectorInput, read_rows
+from offaxis.data.transforms import Preprocessing, VectorInput
 from offaxis.detectors.registry import OWN
 from offaxis.errors import ArgumentError
 from offaxis.files import replacing

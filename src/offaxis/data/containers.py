@@ -1,4 +1,4 @@
-"""Files that hold several images: archives, films, Parquet tables, arrays; here, or in a bucket or at an address by fsspec.
+"""What holds several images: folders, archives, films, Parquet tables, arrays; here, or in a bucket or at an address by fsspec.
 
 Nothing is unpacked to be read, and one image is in memory at a time.
 """
@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from offaxis.data.catalogue import HALF
 from offaxis.data.decode import MAX_BYTES, MAX_PIXELS, SUFFIXES, is_remote, remote_files
-from offaxis.data.folder import ignored
-from offaxis.data.transforms import read_rows
 from offaxis.errors import DataError, MissingPackageError, OffaxisError, StorageError, positive
 from offaxis.files import is_regular
 
@@ -33,6 +31,10 @@ MAX_UNPACKED = 32 * 2**30  # bytes of all files of an archive
 MAX_FILES = 5_000_000
 _FREE_BYTES, _MAX_RATIO = 2**30, 200  # a bomb is both large and very much larger than its archive
 _SIDECARS = 64  # files of one name that are held until it is known whether an image is among them
+
+
+# files that operating systems leave behind, besides those whose names start with a dot
+IGNORED = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 
 
 class ImageSource(NamedTuple):
@@ -66,24 +68,31 @@ def images_in(file: str, every: float = 1.0) -> Iterator[ImageSource]:
         file: its path, or an address that fsspec reads, such as ``s3://bucket/shard-000.tar``.
         every: seconds between two frames of a film.
     """
-    suffix = Path(file).suffix.lower()
+    found = None
     try:
-        if not holds_several(file):
-            yield ImageSource(file, file)
-        elif is_archive(file):
-            yield from _archive_images(file)
-        elif suffix in FILMS:
-            for seconds, pixels in frames(file, every):
-                yield ImageSource(f"{file}{INSIDE}{seconds:.2f}s", pixels)
-        elif suffix == ".parquet":
-            for number, data in enumerate(parquet_images(file)):
-                reason = "the row has no image" if data is None else None
-                yield ImageSource(f"{file}{INSIDE}{number}", data, reason)
-        else:
-            for number, row in enumerate(chain.from_iterable(read_rows(file))):
-                yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))
+        for found in _images_in(file, every):
+            yield found
+        if found is None and not is_archive(file):
+            yield ImageSource(file, None, "it has no rows")
     except (OffaxisError, OSError) as error:
         yield ImageSource(file, None, str(error))
+
+
+def _images_in(file: str, every: float) -> Iterator[ImageSource]:
+    suffix = Path(file).suffix.lower()
+    if not holds_several(file):
+        yield ImageSource(file, file)
+    elif is_archive(file):
+        yield from _archive_images(file)
+    elif suffix in FILMS:
+        for seconds, pixels in frames(file, every):
+            yield ImageSource(f"{file}{INSIDE}{seconds:.2f}s", pixels)
+    elif suffix == ".parquet":
+        for number, data in enumerate(parquet_images(file)):
+            yield ImageSource(f"{file}{INSIDE}{number}", data, "the row has no image" if data is None else None)
+    else:
+        for number, row in enumerate(chain.from_iterable(read_rows(file))):
+            yield ImageSource(f"{file}{INSIDE}{number}", np.array(row))
 
 
 def _archive_images(archive: str) -> Iterator[ImageSource]:
@@ -175,6 +184,102 @@ def parquet_images(file: str | Path) -> Iterator[bytes | None]:
         for part in table.iter_batches(batch_size=16, columns=[column]):
             values = part.column(0).field("bytes") if column in inner else part.column(0)
             yield from (value.as_py() for value in values)
+
+
+def ignored(name: str) -> bool:
+    """Tell whether a file or folder of this name is no part of a set."""
+    return name.startswith(".") or name.lower() in IGNORED
+
+
+def walk(folder: Path | str) -> Iterator[str]:
+    """Yield the path of every file below a folder that is not ignored, by name; a folder that cannot be read is one of them.
+
+    An address such as ``s3://bucket/folder`` gives those of the files in it, or itself where it is a file.
+    Links to folders are followed once the folders themselves are read, so that no link takes their images from them; no
+    folder is entered twice, and none that contains the first.
+    """
+    if is_remote(folder):
+        with remote_files(str(folder)) as (system, place):
+            if str(folder).startswith("http") or system.isfile(place):
+                yield str(folder)
+                return
+            for inside, _, names in system.walk(place, on_error="raise"):
+                if not any(map(ignored, PurePosixPath(inside).relative_to(place).parts)):
+                    yield from (system.unstrip_protocol(f"{inside}/{name}") for name in names if not ignored(name))
+        return
+    root, entered = os.path.realpath(folder), set[str]()
+    links: list[str] = []
+
+    def below(place: str) -> Iterator[str]:
+        real = os.path.realpath(place)
+        if real in entered or Path(real) in Path(root).parents:
+            return
+        entered.add(real)
+        try:
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        except OSError:
+            yield place
+            return
+        for entry in entries:
+            if ignored(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from below(entry.path)
+            elif entry.is_symlink() and Path(entry.path).is_dir():
+                links.append(entry.path)
+            else:
+                yield entry.path
+
+    yield from below(os.fspath(folder))
+    while links:
+        yield from below(links.pop(0))
+
+
+def read_rows(path: str | Path) -> Iterator[NDArray[Any]]:
+    """Read the array of a .npy file, feature vectors (N, d) or pixels, a megabyte of rows at a time.
+
+    The file is not mapped into memory: where it is truncated meanwhile, as by a program that saves it again, the system would
+    kill this process.
+
+    Raises:
+        DataError: there is no such file, it is no array of numbers with two dimensions or more, or it became shorter.
+    """
+    rows = _map_rows(path)
+    size = int(np.prod(rows.shape[1:]))
+    step = max(1, 2**20 // (rows.itemsize * size)) if rows.flags.c_contiguous else max(1, len(rows))  # Fortran's order
+    with Path(path).open("rb") as file:
+        file.seek(rows.offset)
+        for start in range(0, len(rows), step):
+            count = min(step, len(rows) - start)
+            numbers = np.fromfile(file, rows.dtype, count * size)
+            if len(numbers) < count * size:
+                raise DataError(
+                    f"Expected {len(rows)} rows but {path} became shorter while it was read: score it again."
+                )
+            yield numbers.reshape((count, *rows.shape[1:]), order="C" if rows.flags.c_contiguous else "F")
+
+
+def _map_rows(path: str | Path) -> "np.memmap[Any, Any]":
+    """Return the array of a .npy file with its header checked and nothing of it read."""
+    expected = (
+        "Expected a .npy file of feature vectors (N, d), or of images, as numpy.save writes an array of numbers, but"
+    )
+    if Path(path).exists() and not is_regular(Path(path)):
+        raise DataError(f"{expected} {path} is no plain file: to read it might never end.")
+    try:
+        with np.errstate(over="ignore"):  # of the size, where the shape is absurd: the file is too short for it
+            rows = np.load(path, mmap_mode="c", allow_pickle=False)
+    except Exception as error:  # a damaged header raises many kinds of errors
+        reason = str(error).partition(" If you trust")[0][:200]
+        raise DataError(f"{expected} {path} cannot be read ({reason}).") from error
+    if not isinstance(rows, np.memmap):
+        raise DataError(f"{expected} {path} holds an archive of arrays.")
+    if rows.ndim < 2 or rows.dtype.kind not in "fiu" or 0 in rows.shape[1:]:  # rows of no bytes may be any number
+        raise DataError(
+            f"{expected} {path} holds an array of {rows.dtype} of shape {rows.shape}: save x.astype('float32'), a vector as a "
+            "row, x.reshape(1, -1)."
+        )
+    return rows
 
 
 @contextmanager

@@ -5,21 +5,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from offaxis.data.decode import SUFFIXES, decode, is_remote, other_format, printable, remote_files
+from offaxis.data.containers import ignored, walk
+from offaxis.data.decode import SUFFIXES, decode, other_format, printable
 from offaxis.data.images import ImageSet, Skipped, TensorSet
 from offaxis.data.transforms import Resize, Shape, check_shape, fit
 from offaxis.errors import DataError
 from offaxis.progress import count
-
-# files that operating systems leave behind, besides those whose names start with a dot
-IGNORED = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,58 +129,9 @@ def find_classes(folder: Path, skip_bad: bool = False) -> tuple[str, ...]:
     return () if "" in inside or len(inside) < 2 else tuple(sorted(inside))
 
 
-def ignored(name: str) -> bool:
-    """Tell whether a file or folder of this name is no part of a set."""
-    return name.startswith(".") or name.lower() in IGNORED
-
-
 def has_images(folder: Path) -> bool:
     """Tell whether there is an image file in a folder or in the folders in it, as far as they can be read."""
     return any(Path(path).suffix.lower() in SUFFIXES for path in walk(folder))
-
-
-def walk(folder: Path | str) -> Iterator[str]:
-    """Yield the path of every file below a folder that is not ignored, by name; a folder that cannot be read is one of them.
-
-    An address such as ``s3://bucket/folder`` gives those of the files in it, or itself where it is a file.
-    Links to folders are followed once the folders themselves are read, so that no link takes their images from them; no
-    folder is entered twice, and none that contains the first.
-    """
-    if is_remote(folder):
-        with remote_files(str(folder)) as (system, place):
-            if str(folder).startswith("http") or system.isfile(place):
-                yield str(folder)
-                return
-            for inside, _, names in system.walk(place):
-                if not any(map(ignored, PurePosixPath(inside).relative_to(place).parts)):
-                    yield from (system.unstrip_protocol(f"{inside}/{name}") for name in names if not ignored(name))
-        return
-    root, entered = os.path.realpath(folder), set[str]()
-    links: list[str] = []
-
-    def below(place: str) -> Iterator[str]:
-        real = os.path.realpath(place)
-        if real in entered or Path(real) in Path(root).parents:
-            return
-        entered.add(real)
-        try:
-            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-        except OSError:
-            yield place
-            return
-        for entry in entries:
-            if ignored(entry.name):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from below(entry.path)
-            elif entry.is_symlink() and Path(entry.path).is_dir():
-                links.append(entry.path)
-            else:
-                yield entry.path
-
-    yield from below(os.fspath(folder))
-    while links:
-        yield from below(links.pop(0))
 
 
 MEMORY_LIMIT = 2 * 2**30  # bytes of pixels: larger sets stay in their files

@@ -14,10 +14,10 @@ import torch
 
 from offaxis.data import embedded
 from offaxis.data.catalogue import CATALOGUE, Entry, Split, cache_folder, check_pair, data_root, known
-from offaxis.data.containers import is_archive, unpack
+from offaxis.data.containers import ignored, is_archive, unpack
 from offaxis.data.decode import SUFFIXES, printable, size_of
 from offaxis.data.embedded import GaussianNoise, UniformNoise
-from offaxis.data.folder import Files, Reading, find_classes, find_images, has_images, ignored, images_of_files
+from offaxis.data.folder import Files, Reading, find_classes, find_images, has_images, images_of_files
 from offaxis.data.images import ImageSet, TensorSet, drop_copies, held_out_indices, image_hashes
 from offaxis.data.publishers import READERS
 from offaxis.data.transforms import Shape, match, resize_rule

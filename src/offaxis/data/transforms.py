@@ -24,7 +24,6 @@ from torch import Tensor
 from offaxis.data.decode import MAX_PIXELS, decode, eight_bits
 from offaxis.data.images import ImageSet, describe_tensor, to_unit
 from offaxis.errors import ArgumentError, DataError, at_least_one
-from offaxis.files import is_regular
 
 
 @dataclass(frozen=True)
@@ -411,50 +410,3 @@ class VectorInput:
 def input_from_json(saved: dict[str, Any]) -> Preprocessing | VectorInput:
     """Return the preprocessing, or the input of feature vectors, that ``to_json`` described."""
     return VectorInput(int(saved["features"])) if "features" in saved else Preprocessing.from_json(saved)
-
-
-def read_rows(path: str | Path) -> Iterator[NDArray[Any]]:
-    """Read the array of a .npy file, feature vectors (N, d) or pixels, a megabyte of rows at a time.
-
-    The file is not mapped into memory: where it is truncated meanwhile, as by a program that saves it again, the system would
-    kill this process.
-
-    Raises:
-        DataError: there is no such file, it is no array of numbers with two dimensions or more, or it became shorter.
-    """
-    rows = _map_rows(path)
-    size = int(np.prod(rows.shape[1:]))
-    step = max(1, 2**20 // (rows.itemsize * size)) if rows.flags.c_contiguous else max(1, len(rows))  # Fortran's order
-    with Path(path).open("rb") as file:
-        file.seek(rows.offset)
-        for start in range(0, len(rows), step):
-            count = min(step, len(rows) - start)
-            numbers = np.fromfile(file, rows.dtype, count * size)
-            if len(numbers) < count * size:
-                raise DataError(
-                    f"Expected {len(rows)} rows but {path} became shorter while it was read: score it again."
-                )
-            yield numbers.reshape((count, *rows.shape[1:]), order="C" if rows.flags.c_contiguous else "F")
-
-
-def _map_rows(path: str | Path) -> "np.memmap[Any, Any]":
-    """Return the array of a .npy file with its header checked and nothing of it read."""
-    expected = (
-        "Expected a .npy file of feature vectors (N, d), or of images, as numpy.save writes an array of numbers, but"
-    )
-    if Path(path).exists() and not is_regular(Path(path)):
-        raise DataError(f"{expected} {path} is no plain file: to read it might never end.")
-    try:
-        with np.errstate(over="ignore"):  # of the size, where the shape is absurd: the file is too short for it
-            rows = np.load(path, mmap_mode="c", allow_pickle=False)
-    except Exception as error:  # a damaged header raises many kinds of errors
-        reason = str(error).partition(" If you trust")[0][:200]
-        raise DataError(f"{expected} {path} cannot be read ({reason}).") from error
-    if not isinstance(rows, np.memmap):
-        raise DataError(f"{expected} {path} holds an archive of arrays.")
-    if rows.ndim < 2 or rows.dtype.kind not in "fiu" or 0 in rows.shape[1:]:  # rows of no bytes may be any number
-        raise DataError(
-            f"{expected} {path} holds an array of {rows.dtype} of shape {rows.shape}: save x.astype('float32'), a vector as a "
-            "row, x.reshape(1, -1)."
-        )
-    return rows

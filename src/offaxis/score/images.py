@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from offaxis.bundle import load
-from offaxis.data.containers import INSIDE, ImageSource, holds_several, images_in
+from offaxis.data.containers import INSIDE, ImageSource, holds_several, images_in, walk
 from offaxis.data.decode import SUFFIXES, is_remote, other_format
-from offaxis.data.folder import walk
 from offaxis.data.images import hash_batch, unpack_hashes
 from offaxis.data.transforms import Preprocessing
 from offaxis.errors import DataError, MissingPackageError
