@@ -116,6 +116,11 @@ def model_card(model: "Model", repo: str, *, results: Any = None, accuracy: floa
         measured,
         "## Calibration",
         _calibration_lines(model),
+        *(
+            []
+            if model.expectation is None
+            else ["## What to expect", "\n".join(f"- {said}" for said in model.expectation["sentences"])]
+        ),
         "## Out-of-distribution sets",
         "Not measured." if results is None else "AUROC in percent, by detector:\n\n" + results.table(),
         "## How it was made",

@@ -21,6 +21,7 @@ from offaxis.data.transforms import Preprocessing, Shape
 from offaxis.detectors.base import score_batches
 from offaxis.detectors.registry import as_detector, find_detector, parse_detector
 from offaxis.errors import ArgumentError, BundleError, DataError, OffaxisError
+from offaxis.expectation import expect
 from offaxis.explain import with_examples
 from offaxis.model import Model
 from offaxis.networks.open import NetworkSource, combine, open_network, open_runs
@@ -135,6 +136,8 @@ def _calibrated(
     )
     doubts = [] if images is None else _compare_held_out(model, network, images, data)
     model.provenance["doubts"] = doubts
+    if images is not None:
+        model.provenance["expectation"] = expect(model, images, match(calibrating, shape, resize))
     for doubt in doubts:
         warnings.warn(doubt, stacklevel=2)
     if rest is not None and len(model.used):

@@ -225,6 +225,12 @@ class Model:
         """Whether the calibration images were compared with those of training: none of them is among those then."""
         return bool(self.provenance.get("overlap_checked", len(self.used) > 0))
 
+    @property
+    def expectation(self) -> dict[str, Any] | None:
+        """What it can be expected to find, as ``offaxis bundle`` estimated it; None where nothing was estimated."""
+        found = self.provenance.get("expectation")
+        return found if isinstance(found, dict) else None
+
     def recalibrated(
         self,
         images: Any = None,

@@ -48,6 +48,8 @@ def write_bundle(options: BundleOptions, words: tuple[str, ...]) -> None:
         )
     model.save(options.out, folder=options.folder)
     _print_calibration(model, options.out)
+    if model.expectation is not None:
+        print_note("\n".join(model.expectation["sentences"]))
     name = shlex.quote(str(options.out))
     own = _own_code(model, options.network or options.networks[0], options.detector)
     print_note(f"To use it: offaxis score {name} IMAGES{own}, or offaxis serve {name}{own}")
