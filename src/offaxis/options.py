@@ -346,7 +346,7 @@ class TrainOptions(RunningOptions):
         shown="wrn-10-4-half; convnet-256 with --recipe fast",
         said=True,
     )
-    head: str = option("cosine", f"Output layer: {', '.join(HEADS)}.", NETWORK, said=True)
+    head: str = option("cosine", f"Output layer: {', '.join(HEADS)}; or file.py:Class.", NETWORK, said=True)
     source: str | None = option(
         None,
         "Start from the backbone of a trained network (a run, a bundle or a name) with a new head.",

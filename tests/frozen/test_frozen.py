@@ -23,6 +23,7 @@ CHANGED = {
     ("calibrate", "images"): "another level needs none",
     ("calibrate", "--out"): "a bundle is replaced with --overwrite alone",
     ("train", "--head"): "there are more heads",
+    ("train", "--head"): "a head of one's own is named too",
     ("train", "--recipe"): "the recipe fast; a network that is trained already is fine-tuned, however it was named",
     ("reproduce", "--recipe"): "the scale's recipe is taken for a network that is named too, not laptop",
     **{(f"data {name}", "--data"): "declared once, as of every command" for name in ("list", "get", "inspect")},

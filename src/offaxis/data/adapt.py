@@ -451,7 +451,9 @@ def _label_tensor(labels: Any, count: int, where: str) -> Tensor:
             f"{wrong} ({describe_tensor(numbers)}): each row has a single 1, whose place is labels.argmax(1)."
         )
     if numbers.dim() != 1 or (numbers.is_floating_point() and not bool(((numbers == 0) | (numbers == 1)).all())):
-        raise DataError(f"{wrong} ({describe_tensor(numbers)}). {_ONE_CLASS}")
+        whole = numbers.dim() == 1 and torch.equal(numbers.round(), numbers)
+        remedy = " Numbers of classes are made integers by labels.long()." if whole else ""
+        raise DataError(f"{wrong} ({describe_tensor(numbers)}). {_ONE_CLASS}{remedy}")
     if len(numbers) != count:
         raise DataError(f"Expected {count} labels for the {count} images of {where} but got {len(numbers)}.")
     return numbers.long()

@@ -1,9 +1,11 @@
 """Head, the base class of output layers, and the Outputs that they compute; heads by name, described and made again."""
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -11,7 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError, HeadError
-from offaxis.names import HEADS
+from offaxis.files import running_python
+from offaxis.names import HEADS, alike
+
+OWN_HEAD = re.compile(r"(.+\.py):(\w+)", re.DOTALL)
+"""The name of a head of the user's: a Python file and a class, or a function, in it."""
 
 
 class Outputs(NamedTuple):
@@ -59,6 +65,7 @@ class Head(nn.Module, ABC):
             nothing.
     """
 
+    arguments: dict[str, Any]
     undecayed: tuple[str, ...] = ()
     scores_apart: bool = False
     normalises_logits: bool = False
@@ -72,7 +79,13 @@ class Head(nn.Module, ABC):
                 )
         self.in_features = in_features
         self.num_classes = num_classes
-        self.arguments: dict[str, Any] = {}
+        self.arguments = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "arguments":  # of which a head of one's own may make a property
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
 
     @abstractmethod
     def outputs(self, features: Tensor) -> Outputs:
@@ -157,14 +170,24 @@ HeadLike = HeadName | Callable[[int, int], Head]
 
 def make_head(head: HeadLike | str, in_features: int, num_classes: int) -> Head:
     """Make the head of a name or a callable for these sizes."""
-    if callable(head):
-        return head(in_features, num_classes)
-    if head not in HEADS:
+    return (head if callable(head) else find_head(head))(in_features, num_classes)
+
+
+def find_head(name: str) -> Callable[..., Head]:
+    """Return the constructor of a name of HEADS, or of ``file.py:Class``, which is among HEADS from then on.
+
+    Raises:
+        ArgumentError: there is no such head.
+    """
+    if name not in HEADS and (own := OWN_HEAD.fullmatch(name)):
+        with running_python(Path(own[1]), "head") as module:
+            HEADS[name] = getattr(module, own[2])
+    if name not in HEADS:
         raise ArgumentError(
-            f"Expected argument `head` to be one of {', '.join(map(repr, HEADS))} or a callable "
-            f"(in_features, num_classes) -> Head but got {head!r}."
+            f"Expected argument `head` to be one of {', '.join(map(repr, HEADS))}, file.py:Class in the shell, or a callable "
+            f"(in_features, num_classes) -> Head but got {name!r}.{alike(name, HEADS)}"
         )
-    return HEADS[head](in_features, num_classes)
+    return HEADS[name]
 
 
 def head_maker(description: Mapping[str, Any]) -> Callable[[int, int], Head]:
@@ -177,7 +200,8 @@ def head_maker(description: Mapping[str, Any]) -> Callable[[int, int], Head]:
     name = arguments.pop("name")
     if name not in HEADS:
         raise ArgumentError(
-            f"Expected a head out of {', '.join(HEADS)} but got {name!r}. It may be of a newer version of offaxis."
+            f"Expected a head out of {', '.join(HEADS)} but got {name!r}. It may be of a newer version of offaxis; one of your "
+            "own is put among offaxis.heads.HEADS first, HEADS[name] = Class."
         )
     return partial(HEADS[name], **arguments)
 

@@ -12,7 +12,7 @@ from offaxis.data.adapt import as_batches, is_loader
 from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.base import score_batches
-from offaxis.detectors.registry import as_detector
+from offaxis.detectors.registry import as_detector, find_detector, parse_detector
 from offaxis.errors import ArgumentError, DataError, OverlapError, StorageError
 from offaxis.files import is_regular
 from offaxis.metrics import auroc
@@ -41,7 +41,7 @@ class LoopCalibration:
         tried: whether the network was calibrated once.
 
     Raises:
-        ArgumentError: ``preprocessing`` is none, or alpha is not between 0 and 1.
+        ArgumentError: ``preprocessing`` is none, there is no such detector, or alpha is not between 0 and 1.
         DataError: images are not given as a DataLoader.
         StorageError: nothing can be written to ``path``.
     """
@@ -72,6 +72,8 @@ class LoopCalibration:
                     f"Expected a DataLoader of normalised images for {name} but got a {type(loader).__name__}: "
                     "torch.utils.data.DataLoader(dataset, batch_size=64)."
                 )
+        if isinstance(detector, str):
+            find_detector(parse_detector(detector)[0])
         check_alpha(alpha)
         if path is not None:
             _check_writable(Path(path))

@@ -53,6 +53,7 @@ def open_network(
     num_classes: int | None = None,
     head: HeadLike | None = None,
     in_channels: int | None = None,
+    network: NetworkSource | None = None,
 ) -> OpenedNetwork:
     """Open a network. Nothing is downloaded without ``pretrained``: weights come from the source itself or from a file.
 
@@ -77,6 +78,8 @@ def open_network(
         head: ``"cosine"`` (the default for named networks), another name of ``offaxis.heads.HEADS``, a callable, or
             ``"keep"``: the trained output layer as it is, with the weights of the whole network.
         in_channels: 3 for colour, 1 for grey; None is 3.
+        network: of a run or a bundle whose network Python code had made: that network, which gets the weights: a Classifier,
+            a module, which gets the recorded head, or ``file.py:function``.
 
     Returns:
         The network, in eval mode where it was opened or built; an object keeps its train or eval mode.
@@ -88,8 +91,10 @@ def open_network(
         MissingPackageError: the library that makes the network is not installed.
     """
     options = _Options(weights, pretrained or None, num_classes, head, in_channels)
+    if network is not None and (not isinstance(source, (str, Path)) or not _is_recorded(str(source))):
+        raise ArgumentError(f"Expected a run or a bundle beside `network` but got {source!r:.60}: leave `network` out.")
     if isinstance(source, (str, Path)):
-        opened = _open_path(str(source), options)
+        opened = _open_path(str(source), options, network)
         opened.network.eval()  # one that is given may be in training still, and eval_mode puts its mode back
     else:
         opened = _open_object(source, options)
@@ -106,7 +111,8 @@ def open_for_weights(source: NetworkSource, num_classes: int, head: dict[str, An
         num_classes: of the run or bundle; 0 where they are not known.
         head: name and arguments of its head, as run.json and bundles record them; None where they are not known.
     """
-    if not isinstance(source, (str, Path)) or _PYTHON.fullmatch(str(source)) is None:
+    bare = isinstance(source, nn.Module) and not any(isinstance(part, AnyNetwork) for part in source.modules())
+    if not bare and (not isinstance(source, (str, Path)) or _PYTHON.fullmatch(str(source)) is None):
         return open_network(source)
     arguments = dict(head or {})
     make = HEADS.get(arguments.pop("name", ""))
@@ -257,7 +263,12 @@ class _Options:
             )
 
 
-def _open_path(text: str, options: _Options) -> OpenedNetwork:
+def _is_recorded(text: str) -> bool:
+    """Return whether a text names a run or a bundle."""
+    return text.startswith("hf:") or text.endswith(".oax") or Path(text).is_dir()
+
+
+def _open_path(text: str, options: _Options, network: NetworkSource | None) -> OpenedNetwork:
     path = Path(text)
     if (python := _PYTHON.fullmatch(text)) and not path.is_dir():
         return _open_file(Path(python[1]), python[2] or "", options)
@@ -269,10 +280,10 @@ def _open_path(text: str, options: _Options) -> OpenedNetwork:
         return _open_library(package, name, options)
     if text.startswith("hf:") or path.suffix == ".oax" or (path / "bundle.json").exists():
         options.refuse(f"the bundle {text}")
-        return replace(_read_recorded(text).opened(), label=path.stem, origin=path.name)
+        return replace(_read_recorded(text, network).opened(), label=path.stem, origin=path.name)
     if path.is_dir() and ((path / "run.json").exists() or _parse_name(text) is None):
         options.refuse(f"the training run {text}")
-        return _read_recorded(text).opened()
+        return _read_recorded(text, network).opened()
     if _parse_name(text) is not None:
         return _open_named(text, options)
     raise ArgumentError(
@@ -282,7 +293,7 @@ def _open_path(text: str, options: _Options) -> OpenedNetwork:
     )
 
 
-def _read_recorded(path: str, network: str | None = None) -> HasNetwork:
+def _read_recorded(path: str, network: NetworkSource | None = None) -> HasNetwork:
     """Read a run or a bundle, by the rooms below this one, which wrote it."""
     if Path(path).is_dir() and not (Path(path) / "bundle.json").exists():
         from offaxis.training.record import load_run

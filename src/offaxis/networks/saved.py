@@ -17,7 +17,7 @@ from offaxis.errors import ArgumentError, BundleError, CheckpointError, OffaxisE
 from offaxis.files import UNSEALED, check_plain, check_seal, sealed
 from offaxis.heads import describe_head, head_maker
 from offaxis.heads.linear import NoClassesHead, two_rows
-from offaxis.names import NETWORKS
+from offaxis.names import HEADS, NETWORKS
 from offaxis.networks import library
 from offaxis.networks.attaching import attach
 from offaxis.networks.classifier import Classifier, FeatureInput
@@ -104,7 +104,9 @@ def build(description: dict[str, Any]) -> Classifier:
 
 def must_be_given(plan: dict[str, Any]) -> bool:
     """Return whether the network of a description, or a part of it, must be passed by the user."""
-    return plan["kind"] == "given" or any(map(must_be_given, _plans(plan)))
+    head = plan.get("description", plan).get("head")
+    own = plan["kind"] == "given" or (head is not None and head["name"] not in HEADS)
+    return own or any(map(must_be_given, _plans(plan)))
 
 
 def _plans(plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -241,6 +243,8 @@ def _build_combined(plan: dict[str, Any], given: nn.Module | None) -> Paired | E
 
 def _build_single(plan: dict[str, Any], given: nn.Module | None) -> Classifier | Paired:
     kind, head = plan["kind"], plan.get("head")
+    if isinstance(given, (Classifier, Paired)):
+        return given
     if kind == "offaxis":
         return build(plan["description"])
     if kind == "features":
@@ -260,8 +264,6 @@ def _build_single(plan: dict[str, Any], given: nn.Module | None) -> Classifier |
             "transformers: make the same network and pass it, offaxis.load(path, network=module), or name a function "
             "that makes it, --network file.py:function."
         )
-    if isinstance(given, (Classifier, Paired)):
-        return given
     if head is None:
         raise BundleError(
             f"It holds the weights of a Classifier but got a {type(given).__name__}: give it the head that it was saved with, "

@@ -18,9 +18,10 @@ from offaxis.data import Normalise
 from offaxis.errors import ArgumentError, CheckpointError, OffaxisError, RunError, StorageError
 from offaxis.files import digest, json_line, lock, read_json, read_lines, unlock, write_json, write_text
 from offaxis.heads import Outputs, complete_description, describe_head
+from offaxis.heads.base import OWN_HEAD, find_head
 from offaxis.heads.batch_norm import SyncedBatchNorm
 from offaxis.networks.classifier import Classifier
-from offaxis.networks.open import open_for_weights
+from offaxis.networks.open import NetworkSource, open_for_weights
 from offaxis.networks.opened import OpenedNetwork
 from offaxis.networks.saved import (
     build,
@@ -455,13 +456,13 @@ def single(opened: OpenedNetwork) -> Classifier:
     return opened.network
 
 
-def load_run(folder: str | Path, into: "Classifier | str | None" = None) -> Trained:
+def load_run(folder: str | Path, into: NetworkSource | None = None) -> Trained:
     """Load the trained network of a finished run.
 
     Args:
         folder: what ``train(out=...)`` or ``offaxis train --out`` was given.
-        into: a network to load the weights into, or ``file.py:function`` that makes it and is told the run's classes and
-            head; needed where it was not one of offaxis.networks.
+        into: a network to load the weights into, a module that gets the run's head, or ``file.py:function`` that makes one
+            and is told the run's classes and head; needed where it was not one of offaxis.networks.
 
     Raises:
         RunError: the folder is not a run, the run is unfinished, or its network must be given.
@@ -473,16 +474,18 @@ def load_run(folder: str | Path, into: "Classifier | str | None" = None) -> Trai
     classes, normalise, network = settings["data"]["classes"], settings["normalise"], settings["network"]
     if not run.model.exists():
         raise RunError(f"The run in {run.path} is not finished: add --resume to the command that began it.")
-    if isinstance(into, str):
+    if OWN_HEAD.fullmatch(settings["head"]["name"]):
+        find_head(settings["head"]["name"])
+    if into is not None:
         into = single(open_for_weights(into, len(classes), settings["head"]))
-    elif into is None and network is None:
+    elif network is None:
         raise RunError(
             f"The run in {run.path} trained a network that Python code had made, which run.json does not describe: make the "
             "same network and pass it as load_run(folder, into=classifier), or name the function that makes it: --network "
             "file.py:function."
         )
-    elif into is None:
-        into = build(network) if "kind" not in network else build_network(network)  # type: ignore[assignment]
+    else:
+        into = build(network) if "kind" not in network else build_network(network)
     assert isinstance(into, Classifier)
     weights, head = read_tensors(run.model, required=record["version"] == VERSION)
     run.check_own(run.model, head)

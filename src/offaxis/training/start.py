@@ -19,7 +19,8 @@ from offaxis.data.images import drop_copies, image_hashes, list_skipped
 from offaxis.data.inspection import near_copies
 from offaxis.data.load import own_classes, own_splits
 from offaxis.errors import ArgumentError
-from offaxis.heads import HEADS, make_head
+from offaxis.heads import make_head
+from offaxis.heads.base import find_head
 from offaxis.heads.batch_norm import synchronise
 from offaxis.networks import by_name
 from offaxis.networks.classifier import Classifier
@@ -294,9 +295,10 @@ def head_arguments(options: TrainOptions) -> dict[str, str | float]:
 def _head_maker(options: TrainOptions) -> Any:
     """Return the head that options describe."""
     name, arguments = options.head, head_arguments(options)
-    if not arguments or name not in HEADS:
-        return name  # an unknown name is refused where the head is made
-    unknown = [f"--{option}" for option in arguments if option not in signature(HEADS[name]).parameters]
+    if name == "keep":
+        return name
+    make = find_head(name)
+    unknown = [f"--{option}" for option in arguments if option not in signature(make).parameters]
     if unknown:
         raise ArgumentError(f"The head {name!r} takes no {' and no '.join(unknown)}.")
-    return partial(HEADS[name], **arguments)
+    return partial(make, **arguments) if arguments else name
