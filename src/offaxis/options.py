@@ -668,7 +668,7 @@ class ServeOptions(DeviceOption, CodeOptions):
     max_images: int = option(32, "Images of one request.", least=1)
     max_pixels: int = option(16_000_000, "Pixels of one image.", least=1)
     max_request_pixels: int = option(128_000_000, "Pixels of all images of one request.", least=1)
-    queue: int = option(256, "Images that may wait; more are answered with 503.", least=1)
+    queue: int = option(256, "Images in work at a time; requests beyond it wait.", least=1)
     batch: int = option(32, "Images that go through the network together.", least=1)
     log: Literal["plain", "json"] = option("plain", "json: every request as a line of JSON, with its id.")
     engine: EngineName = _engine()

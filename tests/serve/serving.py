@@ -16,7 +16,7 @@ from offaxis.data import ImageSet
 from offaxis.options import ServeOptions
 from offaxis.serve.app import TokenFile
 from offaxis.serve.queue import Limits
-from offaxis.serve.server import Server, make_server
+from offaxis.serve.server import Server, make_server, serve
 from tests.waiting import free_port
 
 
@@ -36,8 +36,7 @@ def running(
         **options,
     )
     started = threading.Event()
-    server.announce = lambda _: started.set()
-    thread = threading.Thread(target=server.run, daemon=True)
+    thread = threading.Thread(target=serve, args=(server, lambda _: started.set()), daemon=True)
     thread.start()
     assert started.wait(20)
     try:

@@ -297,8 +297,8 @@ def test_bodies_of_every_size_that_is_allowed_have_room(bundle: Path, monkeypatc
     assert [each.bodies_bytes // 2**20 for each in limits] == [256, 300]
 
 
-def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: World) -> None:
-    """A slow network: images that arrive meanwhile go through it together; beyond the queue the answer is 503."""
+def test_requests_are_batched_and_what_has_no_room_waits(model: Model, world: World) -> None:
+    """A slow network: images that arrive meanwhile go through it together; a large request waits, a small one need not."""
     sizes: list[int] = []
     entered, gate = threading.Event(), threading.Event()
 
@@ -308,19 +308,41 @@ def test_requests_are_batched_and_a_full_queue_says_503(model: Model, world: Wor
         gate.wait(10)
         return model.predict(pixels)
 
-    slow = altered(model, slowly)
-    with running(slow, Limits(images=6, queue=6, batch=8)) as (address, _), ThreadPoolExecutor(12) as pool:
+    def several(count: int) -> httpx.Response:
+        files = [("f", (f"{number}.png", png(world.test, number))) for number in range(count)]
+        return httpx.post(f"{address}/v1/predict", files=files, timeout=30)
+
+    limits = Limits(images=8, queue=8, batch=8)
+    with running(altered(model, slowly), limits) as (address, server), ThreadPoolExecutor(12) as pool:
+        room = server.service.room
         first = pool.submit(post, address, png(world.test, 0))
         assert entered.wait(10)
         waiting = [pool.submit(post, address, png(world.test, number)) for number in range(6)]
         assert eventually(lambda: "offaxis_queue_images 6.0" in httpx.get(f"{address}/metrics").text)
-        for number in range(3):
-            answer = post(address, png(world.test, number))
-            assert answer.status_code == 503
-            assert answer.headers["retry-after"] == "1"
+        waiting += [pool.submit(several, 8), pool.submit(several, 5)]
+        assert eventually(lambda: len(room._waiting) == 2)
+        waiting.append(pool.submit(several, 3))  # of the share of small requests
+        assert eventually(lambda: room.taken == 10)
         gate.set()
-        assert [future.result().status_code for future in (first, *waiting)] == [200] * 7
-        assert sizes == [1, 4, 2]
+        assert [future.result().status_code for future in (first, *waiting)] == [200] * 10
+        assert sizes[:3] == [1, 8, 1]
+        assert room.taken == 0
+
+
+def test_a_request_that_finds_no_room_in_time_gets_a_503(model: Model, world: World) -> None:
+    gate = threading.Event()
+
+    def slowly(pixels: Tensor) -> list[Prediction]:
+        gate.wait(10)
+        return model.predict(pixels)
+
+    limits = Limits(images=1, queue=1, seconds_to_answer=0.5)
+    with running(altered(model, slowly), limits) as (address, server), ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(post, address, png(world.test, number)) for number in range(2)]
+        answers = [each.result() for each in asked]
+        assert [(each.status_code, each.headers["retry-after"]) for each in answers] == [(503, "1")] * 2
+        gate.set()
+        assert eventually(lambda: server.service.room.taken == 0)
         assert post(address, png(world.test, 0)).status_code == 200
 
 

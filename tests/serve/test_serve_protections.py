@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import tracemalloc
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +26,7 @@ from typer.testing import CliRunner
 
 from offaxis import Model, Prediction
 from offaxis.cli import app
-from offaxis.data.decode import decode, decode_opened
+from offaxis.data.decode import decode
 from offaxis.errors import ArgumentError
 from offaxis.serve.app import TokenFile
 from offaxis.serve.queue import Limits
@@ -75,26 +76,24 @@ def test_jpegs_of_thousands_of_scans_keep_nobody_waiting(model: Model) -> None:
         assert time.monotonic() - began < 5  # each of them takes minutes
 
 
-def test_too_many_pixels_of_all_requests_are_a_503(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the image of one request is being decoded, there is no room for that of another."""
-    begun, gate = threading.Event(), threading.Event()
-
-    def slowly(image: Image.Image) -> Image.Image:
-        begun.set()
-        gate.wait(20)
-        return decode_opened(image)
-
-    monkeypatch.setattr("offaxis.serve.queue.decode_opened", slowly)
-    limits = Limits(pixels=4_000_000, request_pixels=4_000_000, all_pixels=4_000_000)
-    with running(model, limits) as (address, _), ThreadPoolExecutor(1) as pool:
-        body = several(large_png(1999), 1)
-        first = pool.submit(lambda: httpx.post(f"{address}/v1/predict", files=body, timeout=30))
-        assert begun.wait(20)
-        refused = httpx.post(f"{address}/v1/predict", files=body, timeout=30)
-        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        gate.set()
-        assert first.result().status_code == 200
-        assert httpx.post(f"{address}/v1/predict", files=body, timeout=30).status_code == 200  # nothing is left counted
+def test_requests_of_many_pixels_shut_no_photograph_out(model: Model) -> None:
+    """Eight at once as large as allowed, in images and in pixels: photographs between them are answered, and soon."""
+    photograph = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 800, 3), np.uint8)).save(photograph, "JPEG")
+    limits = Limits(pixels=1_000_000, request_pixels=8_000_000, queue=64)
+    with running(model, limits) as (address, server), ThreadPoolExecutor(8) as pool:
+        body = several(large_png(999), 8)
+        large = [
+            pool.submit(httpx.post, f"{address}/v1/predict", files=body * (1 + number % 2), timeout=60)
+            for number in range(12)
+        ]
+        assert eventually(lambda: server.service.decoder.images >= 56, 20)
+        while server.service.decoder.images >= 24:
+            began = time.monotonic()
+            answer = httpx.post(f"{address}/v1/predict", content=photograph.getvalue(), timeout=30)
+            assert answer.status_code == 200
+            assert time.monotonic() - began < 5
+        assert {each.result().status_code for each in large} == {200, 413}
 
 
 def test_a_small_request_does_not_wait_for_large_ones(model: Model, world: World) -> None:
@@ -341,7 +340,7 @@ def test_a_request_that_crosses_the_shutdown_is_answered(
     model: Model, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent on a connection without a request after the service has stopped listening."""
-    monkeypatch.setattr("offaxis.serve.server.SECONDS_TO_DRAIN", 20.0)
+    monkeypatch.setattr("offaxis.serve.server.SECONDS_TO_DRAIN", 1.0)
     data = png(world.test, 0)
     head = f"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(data)}\r\n\r\n"
     with running(model) as (address, server), connect(address) as client:
@@ -361,6 +360,70 @@ def test_a_request_that_crosses_the_shutdown_is_answered(
             answer += part
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"connection: close" in answer.lower()
+
+
+@pytest.fixture
+def process(bundle: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes], Path]]:
+    """(address, process, log) of a service as users start it, on uvloop where that is installed."""
+    port, log = free_port(), tmp_path / "log"
+    command = [sys.executable, "-m", "offaxis", "serve", str(bundle), "--engine", "torch", "--port", str(port)]
+    with log.open("wb") as out:
+        started = subprocess.Popen(command, stderr=out)
+    try:
+        assert eventually(lambda: is_up(port), 200)
+        yield f"http://127.0.0.1:{port}", started, log
+    finally:
+        started.terminate()
+        started.wait(30)
+
+
+def test_no_request_is_reset_by_sigterm_and_none_fills_the_log(
+    process: tuple[str, subprocess.Popen[bytes], Path], world: World
+) -> None:
+    """Clients that leave with 60 requests open; then clients that connect until they are refused, each whole or not at all."""
+    address, service, log = process
+    data = png(world.test, 0)
+    head = f"POST /v1/predict?watch=0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n".encode()
+    for _ in range(20):
+        with connect(address) as client:
+            client.sendall(60 * (head + b"\r\n" + data) + b"no HTTP\r\n\r\n")
+    found: list[bytes] = []
+    stopped = threading.Event()
+
+    def ask() -> None:
+        while not stopped.is_set():
+            try:
+                client = connect(address)
+            except ConnectionRefusedError:
+                return
+            with client:
+                try:
+                    client.sendall(head + b"Connection: close\r\n\r\n" + data)
+                    found.append(client.recv(65536)[:12])
+                except OSError as error:
+                    found.append(repr(error).encode())
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    assert eventually(lambda: len(found) > 50, 20)
+    service.terminate()
+    service.wait(30)
+    stopped.set()
+    for thread in threads:
+        thread.join()
+    others = [each for each in found if each != b"HTTP/1.1 200"]
+    assert len(others) <= 1, others  # who connects in the microseconds between the last look and the end
+    assert len(log.read_text().splitlines()) == 1
+
+
+def test_a_long_head_is_refused_however_it_arrives(model: Model) -> None:
+    """In one read the parser has it whole before anybody counts."""
+    with running(model) as (address, _):
+        for length, status in ((60_000, b"200"), (70_000, b"400"), (200_000, b"400")):
+            with connect(address) as client:
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + length * b"a" + b"\r\n\r\n")
+                assert client.recv(12) == b"HTTP/1.1 " + status
 
 
 def test_a_head_without_end_is_refused(model: Model) -> None:

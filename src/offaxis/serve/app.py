@@ -25,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from offaxis import __version__
 from offaxis.errors import ArgumentError
-from offaxis.serve.queue import Limits, Refusal, overloaded
+from offaxis.serve.queue import SMALL_BODY, Limits, Refusal, overloaded
 from offaxis.serve.service import Service
 
 PAGE = {
@@ -266,6 +266,7 @@ class App:
         """
         limits, parts, held = self.service.served.limits, list[bytes](), 0
         too_long = Refusal(413, f"A request may have {limits.body_bytes:,} bytes at most.")
+        share = limits.bodies_bytes // 4  # of small requests alone
         declared = request.headers.get("content-length", "0")
         if not declared.isdecimal() or int(declared) > limits.body_bytes:
             raise too_long
@@ -275,7 +276,8 @@ class App:
                     async for part in request.stream():
                         if held + len(part) > limits.body_bytes:
                             raise too_long
-                        if self.held + len(part) > limits.bodies_bytes:
+                        small = held + len(part) <= SMALL_BODY
+                        if self.held + len(part) > limits.bodies_bytes + share * small:
                             raise overloaded()
                         parts.append(part)
                         held += len(part)

@@ -6,8 +6,9 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -32,14 +33,14 @@ class Limits:
 
     Attributes:
         body_bytes: bytes of one request.
-        bodies_bytes: bytes of all requests that are being read or decoded; beyond it the answer is 503.
+        bodies_bytes: bytes of all requests that are being read or decoded; beyond it the answer is 503, beyond a quarter
+            more for small requests.
         images: images in one request.
         pixels: width x height of one image, checked before it is decoded.
         request_pixels: the same, summed over the images of one request. A connection has one request at a time in work.
-        all_pixels: the same, over all requests that are being decoded; beyond it the answer is 503.
         seconds_to_send: time for a client to send its request, and to read the response.
         seconds_to_answer: time from the complete request to the response.
-        queue: images that wait for the network; beyond it the answer is 503.
+        queue: images in work, from decoding on; a request beyond it waits, a small one beyond a quarter more.
         batch: images that go through the network together.
         connections: open connections; further ones are closed.
     """
@@ -49,7 +50,6 @@ class Limits:
     images: int = 32
     pixels: int = 16_000_000
     request_pixels: int = 128_000_000
-    all_pixels: int = 512_000_000
     seconds_to_send: float = 10.0
     seconds_to_answer: float = 30.0
     queue: int = 256
@@ -68,14 +68,12 @@ class Limits:
                 f"Expected a queue that holds the images of one request but {options.max_images} images may come in a request "
                 f"and only {options.queue} may wait. Let more wait (--queue), or take fewer in a request (--max-images)."
             )
-        request_pixels = max(options.max_pixels, options.max_request_pixels)
         return cls(
             body_bytes=options.max_body * 2**20,
             bodies_bytes=max(options.max_body * 2**20, cls.bodies_bytes),
             images=options.max_images,
             pixels=options.max_pixels,
-            request_pixels=request_pixels,
-            all_pixels=4 * request_pixels,
+            request_pixels=max(options.max_pixels, options.max_request_pixels),
             queue=options.queue,
             batch=options.batch,
         )
@@ -99,6 +97,43 @@ def overloaded() -> Refusal:
     return Refusal(503, "The service is at capacity: try again in a moment.", **{"Retry-After": "1"})
 
 
+SMALL_REQUEST, SMALL_BODY = 4, 2**20  # images and bytes of a request that has a share of its own
+
+
+class Room:
+    """Room for so many images in work; a request waits until there is some.
+
+    Large requests leave a share to small ones, so that these do not wait for them.
+
+    Args:
+        images: of all requests; small ones may take a quarter more.
+
+    Attributes:
+        taken: images in work.
+    """
+
+    def __init__(self, images: int) -> None:
+        self.images, self.taken = images, 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def of(self, images: int) -> AsyncIterator[None]:
+        """Take room for the images of one request until the block ends."""
+        most = self.images + (self.images // 4 if images <= SMALL_REQUEST else 0)
+        while self.taken + images > most:
+            self._waiting.append(asyncio.get_running_loop().create_future())
+            await self._waiting[-1]
+        self.taken += images
+        try:
+            yield
+        finally:
+            self.taken -= images
+            waiting, self._waiting = self._waiting, deque()
+            for each in waiting:  # in the order of their coming; who finds no room yet waits again
+                if not each.done():
+                    each.set_result(None)
+
+
 T = TypeVar("T")
 PredictionOrError = Prediction | str
 """The prediction for an image, or why there is none."""
@@ -108,14 +143,14 @@ QUICK_SECONDS = 0.004
 
 
 class Batcher:
-    """A bounded queue in front of the network, which runs in a thread of its own.
+    """A queue in front of the network, which runs in a thread of its own.
 
     An idle network takes the images that are in the queue without waiting for a full batch. Batches of so few milliseconds
     that the way to the thread and back would take as long are run in the event loop.
 
     Args:
         predict_batch: pixels (N, c, h, w) -> N predictions or error messages.
-        limits: size of the queue and of a batch.
+        limits: size of a batch.
         any_size: whether batches may have any size, or powers of two alone: PyTorch keeps plans for every size that it meets.
 
     Attributes:
@@ -144,17 +179,11 @@ class Batcher:
         await self._task
         self._thread.shutdown()
 
-    async def predict(self, images: Sequence[Pixels]) -> list[PredictionOrError]:
-        """Return the predictions for the images (c, h, w) of one request.
-
-        Raises:
-            Refusal: the queue has no room for all of them (503).
-        """
-        if len(self.queue) + len(images) > self.limits.queue:
-            raise overloaded()
+    async def predict(self, images: Sequence[Pixels], *, first: bool = False) -> list[PredictionOrError]:
+        """Return the predictions for the images (c, h, w) of one request, which come after all others or ``first``."""
         loop = asyncio.get_running_loop()
         results: list[asyncio.Future[PredictionOrError]] = [loop.create_future() for _ in images]
-        self.queue.extend(zip(images, results, strict=True))
+        (self.queue.extendleft if first else self.queue.extend)(zip(images, results, strict=True))
         self._work.set()
         return await asyncio.gather(*results)  # of a request that has ended they are cancelled, and its images skipped
 
@@ -234,17 +263,16 @@ class FairDecoder:
     it, and none waits for ever. Costs are pixels, or bytes before the header is read.
 
     Args:
-        limits: how many images and pixels may wait.
+        limits: pixels of an image and of a request.
         threads: how many images are decoded at once.
 
     Attributes:
         images: how many are being decoded, over all requests.
-        pixels: of those whose header was read.
     """
 
     def __init__(self, limits: Limits, threads: int) -> None:
         self.limits = limits
-        self.images = self.pixels = 0
+        self.images = 0
         self._idle = threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="decoder")
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []  # a heap
@@ -255,10 +283,8 @@ class FairDecoder:
         """Decode the images of one request to pixels (c, h, w), or to error messages.
 
         Raises:
-            Refusal: too many images or pixels wait (503), or those of this request are too large together (413).
+            Refusal: the images of this request are too large together (413).
         """
-        if self.images + len(images) > self.limits.queue:
-            raise overloaded()
         if sum(map(len, images)) <= SMALL_BYTES:
             results = [self._open(data, wanted, SMALL_PIXELS)[0] for data in images]
             decoded = [result for result in results if not isinstance(result, Image.Image)]
@@ -273,7 +299,6 @@ class FairDecoder:
             raise errors.exceptions[0] from None
         finally:
             self.images -= len(images)
-            self.pixels -= share.pixels
         return [result for task in tasks for result in task.result()]
 
     def close(self) -> None:
@@ -286,14 +311,10 @@ class FairDecoder:
         """Decode some images of a request, the small ones together in one thread and each large one in its turn."""
         cost = sum(map(len, images))
         opened = await self._in_turn(share, cost, lambda: [self._open(data, wanted, QUICK_PIXELS) for data in images])
-        size = sum(size for _, size in opened)
-        share.pixels += size
-        self.pixels += size
+        share.pixels += sum(size for _, size in opened)
         if share.pixels > self.limits.request_pixels:
             most = f"{self.limits.request_pixels:,} pixels together"
             raise Refusal(413, f"The images of a request may have {most}: send fewer, or smaller ones.")
-        if self.pixels > self.limits.all_pixels:
-            raise overloaded()
         results: list[Any] = [result for result, _ in opened]
         large = [number for number, result in enumerate(results) if isinstance(result, Image.Image)]
         turns = [

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from offaxis.errors import ServerError
 from offaxis.model import Model
@@ -25,7 +26,7 @@ from offaxis.serve.queue import Limits
 from offaxis.serve.service import Service
 
 MAX_HEAD_BYTES = 64 * 1024  # of what is not body: request line, headers, trailers, and the framing of chunks
-SECONDS_TO_DRAIN = 0.5  # in which requests on idle connections are still answered during a shutdown
+SECONDS_TO_DRAIN = 0.5  # of a shutdown: while others still connect, and then for requests on open connections
 MAX_PIPELINED = 64  # requests that a client sends without waiting for responses
 log = logging.getLogger("offaxis.serve")
 
@@ -58,7 +59,7 @@ def make_server(
         http=limited_protocol(limits),
         ws="none",
         lifespan="on",
-        log_level=logging.WARNING,
+        log_level=logging.ERROR,  # it warns of each request that is no HTTP
         log_config=None,
         access_log=False,
         server_header=False,
@@ -104,17 +105,34 @@ class Server(uvicorn.Server):
             self.announce(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, answer what was sent to open connections before they could know, close them, and finish the rest.
+        """Answer what was sent before clients could know, stop listening, close connections, and finish the rest.
 
-        A request may lie unread in a connection that looks idle; closed at once, its client would get a reset.
+        A request may lie unread in a connection that looks idle, or that is not accepted yet; closed at once, its client
+        would get a reset. So connections are accepted until there is none, or for a while, as are requests on them.
         """
-        await asyncio.sleep(0)  # accept those that wait
+        await self._drained()
+        connected: list[socket.socket] = []
+        for each in sockets or ():
+            each.listen(0)
+            with suppress(BlockingIOError):  # nobody waits, now that it closes
+                while True:
+                    connected.append(each.accept()[0])
         for server in self.servers:
             server.close()
+        loop, config = asyncio.get_running_loop(), self.config
+        protocol = partial(config.http_protocol_class, config, self.server_state, self.lifespan.state, loop)
+        for each in connected:
+            with suppress(OSError):
+                await loop.connect_accepted_socket(protocol, each)
+        await self._drained()
+        await super().shutdown(sockets)
+
+    async def _drained(self) -> None:
+        """Wait until no connection is open, for a while at most."""
         until = time.monotonic() + SECONDS_TO_DRAIN
+        await asyncio.sleep(0)
         while self.server_state.connections and time.monotonic() < until:
             await asyncio.sleep(SECONDS_TO_DRAIN / 10)
-        await super().shutdown(sockets)
 
     async def _reload_when_asked(self) -> None:
         """Load the model again each time it is asked for; the old one serves until the new one has answered a test image."""
@@ -133,7 +151,8 @@ class Server(uvicorn.Server):
             self.service.metrics.reloads.labels(result).inc()
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not isinstance(context.get("exception"), OSError) or "accept" not in str(context.get("message")):
+        about = str(context.get("message"))  # asyncio tries again in a second, when the socket may be closed
+        if "socket.accept" not in about and "_start_serving" not in about:
             loop.default_exception_handler(context)
         elif not self._reported:
             self._reported = True
@@ -208,7 +227,7 @@ def serve(server: Server, announce: Callable[[int], None] = lambda _: None) -> N
     """
     server.announce = announce
     try:
-        server.run()
+        server.run([server.config.bind_socket()])
     except SystemExit as stop:  # uvicorn exits where it cannot bind
         if stop.code:
             raise ServerError(
@@ -231,6 +250,7 @@ def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self._open: list[RequestResponseCycle] = []  # uvicorn tells the latest alone that the client has gone
             transport.set_write_buffer_limits(high=0)  # writing pauses as soon as the client does not keep up
             if len(self.connections) > limits.connections:
                 transport.abort()
@@ -249,10 +269,13 @@ def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 self.send_400_response("The head of the request is too long.")
 
         def on_headers_complete(self) -> None:
+            if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+                raise ValueError("the head is too long")  # the parser stops here, as it does below
             super().on_headers_complete()
+            self._open = [*(cycle for cycle in self._open if not cycle.response_complete), self.cycle]
             if len(self.pipeline) > MAX_PIPELINED:
                 self.transport.abort()
-                raise ConnectionError("too many requests on one connection")  # the parser stops here
+                raise ConnectionError("too many requests on one connection")
 
         def on_body(self, body: bytes) -> None:
             self._head_bytes -= len(body)
@@ -280,6 +303,9 @@ def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:
             for timer in (self._head_timer, self._read_timer):
                 if timer is not None:
                     timer.cancel()
+            for cycle in self._open:
+                cycle.disconnected = True
+                cycle.message_event.set()
             super().connection_lost(exc)
 
         def _idle(self) -> bool:

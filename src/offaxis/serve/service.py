@@ -24,7 +24,7 @@ from offaxis.model import Model
 from offaxis.networks.classifier import Classifier
 from offaxis.prediction import Prediction, Verdict
 from offaxis.serve.alarm import LATEST, call, drift_report
-from offaxis.serve.queue import Batcher, FairDecoder, Limits, PredictionOrError, Refusal, overloaded
+from offaxis.serve.queue import Batcher, FairDecoder, Limits, PredictionOrError, Room, overloaded
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -162,6 +162,7 @@ class Service:
     def __init__(self, model: Model, limits: Limits, level: float, on_alarm: str | None = None) -> None:
         self.limits, self.level, self.on_alarm = limits, level, on_alarm
         self.metrics = Metrics()
+        self.room = Room(limits.queue)
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
         self.served = ServedModel(model, self.limits, level)
         self.metrics.set_model(self.served)
@@ -220,12 +221,10 @@ class Service:
         return await asyncio.shield(self._trial)
 
     async def _answers(self) -> bool:
-        """Return whether the network answers a test image within a few seconds, in its turn."""
+        """Return whether the network answers a test image within a few seconds, whoever else waits."""
         try:
             async with asyncio.timeout(min(5.0, self.limits.seconds_to_answer)):
-                await self.served.batcher.predict([trial_input(self.served.model)[0].numpy()])
-        except Refusal:
-            return True  # it is busy with others, which it answers
+                await self.served.batcher.predict([trial_input(self.served.model)[0].numpy()], first=True)
         except Exception:  # late, or broken
             return False
         return True
@@ -241,12 +240,12 @@ class Service:
             watched: whether the drift monitor and the metrics count these images.
 
         Raises:
-            Refusal: the queue is full or the prediction takes too long (503 in both cases: it asks to try again).
+            Refusal: the images are too large together (413), or waiting and prediction take too long (503).
         """
         served = self.served
         served.requests += 1
         try:
-            async with asyncio.timeout(self.limits.seconds_to_answer):
+            async with asyncio.timeout(self.limits.seconds_to_answer), self.room.of(len(images)):
                 results, explanations = await self._results(served, [data for _, data in images], explained)
         except TimeoutError:
             raise overloaded() from None
