@@ -19,6 +19,7 @@ from offaxis.calibration import conformal
 from offaxis.calibration.calibration import Calibration, Promise, calibrate
 from offaxis.calibration.classes import class_probabilities, class_sets
 from offaxis.calibration.doubts import changes, check_normalised, doubts_of_scores
+from offaxis.calibration.drift import appearances, usual_appearance
 from offaxis.data import ImageSet, TensorSet, image_hashes
 from offaxis.data.adapt import LoaderBatches, as_batches, as_image_set, is_loader
 from offaxis.data.images import pack_hashes, unpack_hashes
@@ -490,7 +491,9 @@ def _calibrate(
         return calibration, about, pack_hashes([])
     if images.classes and tuple(images.classes) != classes:  # its labels are numbers of other classes
         calibration = replace(calibration, accuracy=None, classes=None)
-    return calibration, images.describe(), pack_hashes(image_hashes(images))
+    looks = [each for pixels in images.batches(256) for each in appearances(pixels.numpy())]
+    about = {**images.describe(), "appearance": usual_appearance(looks)}
+    return calibration, about, pack_hashes(image_hashes(images))
 
 
 def _preprocessing_of(opened: OpenedNetwork, images: Any) -> Preprocessing:

@@ -650,7 +650,9 @@ class ServeOptions(DeviceOption, CodeOptions):
     SIGHUP reads the bundle again: a new one is served once it has been checked, without a pause.
     """
 
-    bundle: Path | None = option(None, "A bundle.", argument=True, required=True)
+    bundle: tuple[str, ...] = option(
+        (), "A bundle, or several: each at /v1/models/NAME, by the name of its file.", argument=True, required=True
+    )
     host: str = option("127.0.0.1", "Address to listen on; by default this machine alone is served.")
     port: int = option(8000, "Port to listen on.", least=0, most=65535)
     token_file: Path | None = option(
@@ -658,8 +660,13 @@ class ServeOptions(DeviceOption, CodeOptions):
     )
     token: str | None = option(None, None, hidden=True)
     allowed_host: tuple[str, ...] = option(
-        (), "A name that the service is reached by, beside localhost; * for all. May be given again."
+        (),
+        "A name that the service is reached by, beside localhost; * for all. May be given again.",
+        environment="OFFAXIS_ALLOWED_HOST",
     )
+    workers: int = option(1, "Processes that share the port and the drift monitor.", least=1)
+    state: Path | None = option(None, "Keep what the drift monitor has seen in this file, over restarts.")
+    log_predictions: Path | None = option(None, "Append a line of JSON to this file for every image.")
     level: float = option(0.01, "Probability that the drift monitor ever raises a false alarm.")
     on_alarm: str | None = option(
         None, "At a drift alarm: an http(s) address that gets it as JSON, or a command that reads it.", metavar="CALL"

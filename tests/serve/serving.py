@@ -2,7 +2,7 @@
 
 import io
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,7 +22,10 @@ from tests.waiting import free_port
 
 @contextmanager
 def running(
-    model: Model, limits: Limits | None = None, token: str | TokenFile | None = None, **options: Any
+    model: Model | Mapping[str, Model],
+    limits: Limits | None = None,
+    token: str | TokenFile | None = None,
+    **options: Any,
 ) -> Iterator[tuple[str, Server]]:
     """(address, server) while the block lasts."""
     port = free_port()

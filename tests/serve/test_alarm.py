@@ -1,5 +1,7 @@
 """What the operator is told of an alarm: a line in the log, and a call."""
 
+import base64
+import io
 import json
 import logging
 import sys
@@ -8,16 +10,20 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 import httpx
 
 from offaxis import Model
-from offaxis.calibration.drift import Bets
-from offaxis.data import load_images, match
+from offaxis.calibration.drift import Bets, appearances
+from offaxis.data import TensorSet, load_images, match
 from offaxis.errors import ArgumentError
+from offaxis.explain import with_examples
 from offaxis.options import ServeOptions
 from offaxis.serve import alarm
 from offaxis.serve.server import JsonFormatter, PlainFormatter, make_server
@@ -55,6 +61,45 @@ def test_an_alarm_is_in_the_log_and_a_command_is_told(
         assert caplog.records[-1].getMessage() == "the drift monitor was started again"
     line = json.loads(JsonFormatter().format(alarms[0]))
     assert line["drift"]["event"] == "alarm"
+
+
+def test_an_alarm_says_what_has_changed_and_shows_it(
+    model: Model, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Images that are darker than those of calibration, to a model that keeps examples."""
+    pixels = world.test.batch(torch.arange(100))
+    darker = TensorSet("darker", pixels // 8)
+    with (
+        caplog.at_level(logging.ERROR, "offaxis.serve"),
+        running(with_examples(model, world.calibration, 20)) as (
+            address,
+            _,
+        ),
+    ):
+        send(address, darker, 100)
+        state = httpx.get(f"{address}/v1/drift").json()
+    assert state["alarm"]
+    looks = state["report"]["appearance"]
+    assert [looks[name]["change"] for name in ("brightness", "sharpness", "colour")] == ["lower", "lower", "as usual"]
+    median = float(np.median(pixels.float().mean((1, 2, 3)) // 1) / 255)
+    assert looks["brightness"]["calibration"] == pytest.approx(median, rel=0.15)
+    assert looks["brightness"]["now"] == pytest.approx(median / 8, rel=0.25)
+    assert "Of the images themselves brightness is lower, sharpness is lower than usual." in caplog.text
+    assert 0 < len(state["unusual"]) <= 6
+    shown = [Image.open(io.BytesIO(base64.b64decode(each["image"].partition(",")[2]))) for each in state["unusual"]]
+    assert {each.size for each in shown} == {(8, 8)}
+    assert sorted(each["p_value"] for each in state["unusual"]) == [each["p_value"] for each in state["unusual"]]
+
+
+def test_how_images_look_is_measured() -> None:
+    """A flat grey, a chessboard of black and white, and a pure red."""
+    flat, chess, red = np.full((3, 3, 8, 8), 128, np.uint8)
+    chess[:] = 255 * (np.indices((8, 8)).sum(0) % 2)
+    red[:] = np.array([255, 0, 0])[:, None, None]
+    found = appearances(np.stack([flat, chess, red]))
+    assert found[0] == pytest.approx((128 / 255, 0, 0))
+    assert found[1] == pytest.approx((0.5, 1, 0))
+    assert found[2] == pytest.approx((1 / 3, 0, 1))
 
 
 def test_a_warning_is_in_the_log_before_the_alarm(

@@ -85,6 +85,8 @@ def test_several_images_and_a_bad_one_among_them(address: str, model: Model, wor
         (b"nothing", "image/png", 422),
         (b"", "image/png", 400),
         (b"{}", "application/json", 415),
+        (b'{"images": [{"data": "%"}]}', "application/json", 400),
+        (b'{"images": [' + 400 * b"[]," + b"[]]}", "application/json", 413),
         (b"--x\r\nbroken", "multipart/form-data; boundary=x", 400),
         (b"abc", "multipart/form-data", 400),
     ],
@@ -173,13 +175,13 @@ def test_metrics_count(address: str, world: World) -> None:
     text = httpx.get(f"{address}/metrics").text
     assert 'offaxis_requests_total{route="/v1/predict",status="200"}' in text
     assert "offaxis_request_seconds_bucket" in text
-    assert "offaxis_drift_alarm 0.0" in text
+    assert 'offaxis_drift_alarm{model="model"} 0.0' in text
     assert 'offaxis_model_info{bundle="",calibrated="' in text
     assert abs(value("offaxis_model_start_time_seconds") - time.time()) < 3600
     for series in (
-        *(f'verdicts_total{{verdict="{verdict.value}"}}' for verdict in Verdict),
-        'reloads_total{result="refused"}',
-        'reloads_total{result="unchanged"}',
+        *(f'verdicts_total{{model="model",verdict="{verdict.value}"}}' for verdict in Verdict),
+        'reloads_total{model="model",result="refused"}',
+        'reloads_total{model="model",result="unchanged"}',
     ):
         assert f"offaxis_{series} " in text  # before the first, so that Prometheus sees it as an increase
     if sys.platform == "linux":
@@ -217,16 +219,18 @@ def test_drift_is_detected_and_reset(model: Model, world: World) -> None:
         assert loud["alarm"]
         assert loud["warnings"] > 0
         counted = httpx.get(f"{address}/metrics").text
-        assert "offaxis_drift_alarm 1.0" in counted
-        assert "offaxis_drift_images 260.0" in counted
-        assert f"offaxis_drift_warnings_total {loud['warnings']:.1f}" in counted
+        assert 'offaxis_drift_alarm{model="model"} 1.0' in counted
+        assert 'offaxis_drift_images{model="model"} 260.0' in counted
+        assert f'offaxis_drift_warnings_total{{model="model"}} {loud["warnings"]:.1f}' in counted
         assert 60 < loud["alarmed_at"] <= 260
         assert loud["trace"][-1][0] == 260
         assert httpx.post(f"{address}/v1/drift/reset").json()["images"] == 0
         counted = httpx.get(f"{address}/metrics").text
-        assert "offaxis_drift_alarm 0.0" in counted
-        assert "offaxis_drift_images 0.0" in counted
-        assert f"offaxis_drift_warnings_total {loud['warnings']:.1f}" in counted  # a counter never falls
+        assert 'offaxis_drift_alarm{model="model"} 0.0' in counted
+        assert 'offaxis_drift_images{model="model"} 0.0' in counted
+        assert (
+            f'offaxis_drift_warnings_total{{model="model"}} {loud["warnings"]:.1f}' in counted
+        )  # a counter never falls
 
 
 def test_a_token_is_asked_for(model: Model, world: World) -> None:
@@ -318,7 +322,7 @@ def test_requests_are_batched_and_what_has_no_room_waits(model: Model, world: Wo
         first = pool.submit(post, address, png(world.test, 0))
         assert entered.wait(10)
         waiting = [pool.submit(post, address, png(world.test, number)) for number in range(6)]
-        assert eventually(lambda: "offaxis_queue_images 6.0" in httpx.get(f"{address}/metrics").text)
+        assert eventually(lambda: "offaxis_queue_images 7.0" in httpx.get(f"{address}/metrics").text)
         waiting += [pool.submit(several, 8), pool.submit(several, 5)]
         assert eventually(lambda: len(room._waiting) == 2)
         waiting.append(pool.submit(several, 3))  # of the share of small requests
@@ -470,7 +474,7 @@ def test_sigterm_finishes_open_requests(bundle: Path, world: World) -> None:
             assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # the service reads the body now
             connection.sendall(data[:10])
             os.kill(process.pid, signal.SIGTERM)
-            assert eventually(lambda: not is_up(port), 10)  # no new request is accepted
+            assert eventually(lambda: not is_up(port), 10)  # no new connection is accepted, after a while
             assert process.poll() is None
             connection.sendall(data[10:])
             answer = b""

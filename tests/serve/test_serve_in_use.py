@@ -38,7 +38,7 @@ from tests.waiting import eventually, free_port
 def test_another_bundle_is_served_without_a_pause(model: Model, world: World) -> None:
     """Requests before, during and after the change are answered, and by one model each."""
     other = replace(model, classes=tuple(f"new-{name}" for name in model.classes))
-    with running(model, reload=lambda _: other) as (address, server):
+    with running(model, reload=lambda *_: other) as (address, server):
         statuses: list[int] = []
         classes: set[str] = set()
         stop = threading.Event()
@@ -63,7 +63,7 @@ def test_another_bundle_is_served_without_a_pause(model: Model, world: World) ->
         assert len(classes) == 2
         assert httpx.get(f"{address}/v1/model").json()["classes"][0].startswith("new-")
         assert httpx.get(f"{address}/v1/drift").json()["images"] < len(statuses)  # the monitor begins anew
-        assert 'offaxis_reloads_total{result="served"} 1.0' in httpx.get(f"{address}/metrics").text
+        assert 'offaxis_reloads_total{model="model",result="served"} 1.0' in httpx.get(f"{address}/metrics").text
 
 
 def test_requests_wait_while_the_network_of_another_bundle_is_traced(model: Model, world: World) -> None:
@@ -80,7 +80,7 @@ def test_requests_wait_while_the_network_of_another_bundle_is_traced(model: Mode
             go_on.wait(60)
             return cast(Tensor, self.fc(x))
 
-    def load(served: Model) -> Model:
+    def load(_: str, served: Model) -> Model:
         attach(Slow(), layer="fc")
         return replace(served)
 
@@ -111,7 +111,7 @@ def test_a_request_that_is_being_decoded_is_answered_by_the_old_bundle(
         return await decode(self, *arguments)
 
     other = replace(model, classes=tuple(f"new-{name}" for name in model.classes))
-    with running(model, Limits(seconds_to_answer=20), reload=lambda _: other) as (address, server):
+    with running(model, Limits(seconds_to_answer=20), reload=lambda *_: other) as (address, server):
         image: dict[str, Any] = {"content": png(world.test, 0), "timeout": 60}
         assert httpx.post(f"{address}/v1/predict", **image).status_code == 200
         monkeypatch.setattr(FairDecoder, "decode", slow)
@@ -135,7 +135,7 @@ def test_a_signal_during_a_reload_is_not_lost(model: Model) -> None:
     """The bundle may have been replaced after it was read: it is read once more, however many signals came."""
     reading, go_on, reads = threading.Event(), threading.Event(), list[str]()
 
-    def load(_: Model) -> Model:
+    def load(*_: object) -> Model:
         name = f"{len(reads)}-"
         reads.append(name)
         reading.set()
@@ -150,40 +150,40 @@ def test_a_signal_during_a_reload_is_not_lost(model: Model) -> None:
             loop.call_soon_threadsafe(server.reload_asked.set)
         assert httpx.get(f"{address}/healthz").status_code == 200  # so that the signals have arrived
         go_on.set()
-        served = 'offaxis_reloads_total{result="served"} 2.0'
+        served = 'offaxis_reloads_total{model="model",result="served"} 2.0'
         assert eventually(lambda: served in httpx.get(f"{address}/metrics").text, 20)
         assert httpx.get(f"{address}/v1/model").json()["classes"][0].startswith("1-")
         assert reads == ["0-", "1-"]
 
 
 def test_a_bundle_that_cannot_be_loaded_leaves_the_old_one(model: Model, world: World) -> None:
-    def load(_: Model) -> Model:
+    def load(*_: object) -> Model:
         raise BundleError("x.oax is damaged")
 
     def broken(pixels: Tensor) -> list[Prediction]:
         raise RuntimeError("no such layer")
 
-    for bad in (load, lambda _: altered(model, broken)):
+    for bad in (load, lambda *_: altered(model, broken)):
         with running(model, reload=bad) as (address, server):
             loop = server.service.served.batcher._task.get_loop()
             loop.call_soon_threadsafe(server.reload_asked.set)
-            refused = 'offaxis_reloads_total{result="refused"} 1.0'
+            refused = 'offaxis_reloads_total{model="model",result="refused"} 1.0'
             assert eventually(lambda: refused in httpx.get(f"{address}/metrics").text)  # noqa: B023
             assert httpx.post(f"{address}/v1/predict", content=png(world.test, 0)).status_code == 200
 
 
 def test_an_unchanged_bundle_changes_nothing(model: Model, world: World) -> None:
     """What the drift monitor has seen is kept, and the metrics tell that nothing was loaded."""
-    with running(model, reload=lambda served: served) as (address, server):
+    with running(model, reload=lambda _, served: served) as (address, server):
         for number in range(3):
             httpx.post(f"{address}/v1/predict", content=png(world.test, number))
-        before, since = httpx.get(f"{address}/v1/drift").json(), server.service.metrics.since._value.get()
+        before, since = httpx.get(f"{address}/v1/drift").json(), server.service.served.since
         server.service.served.batcher._task.get_loop().call_soon_threadsafe(server.reload_asked.set)
-        unchanged = 'offaxis_reloads_total{result="unchanged"} 1.0'
+        unchanged = 'offaxis_reloads_total{model="model",result="unchanged"} 1.0'
         assert eventually(lambda: unchanged in httpx.get(f"{address}/metrics").text, 20)
         assert before["images"] == 3
         assert httpx.get(f"{address}/v1/drift").json() == before
-        assert server.service.metrics.since._value.get() == since
+        assert server.service.served.since == since
         assert httpx.post(f"{address}/v1/predict", content=png(world.test, 3)).status_code == 200
 
 

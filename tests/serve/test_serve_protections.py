@@ -445,7 +445,7 @@ def test_trailers_without_end_are_refused(model: Model) -> None:
 
 def test_bytes_of_all_requests_in_memory_are_limited(model: Model) -> None:
     head = b"POST /v1/predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 1000\r\n\r\n"
-    with running(model, Limits(body_bytes=1000, bodies_bytes=1500)) as (address, server):
+    with running(model, Limits(body_bytes=1000, bodies_bytes=1400)) as (address, server):
         http = server.config.app
         with connect(address) as waiting:
             waiting.sendall(head + bytes(900))

@@ -21,12 +21,14 @@ how would alarm on nearly every long ID stream (benchmarks/drift_monitor.py). No
 a video, one user's photographs): neighbours are not exchangeable.
 """
 
+import json
 import math
 import random
 import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +66,22 @@ class ScoreCounts:
             node += node & -node
         self.count += 1
         return larger, equal
+
+    def used(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Return the slots that have scores, and how many each has."""
+        counts = np.array(self.tree, np.int32)
+        for bit in reversed(range(BITS)):
+            counts[2 << bit :: 2 << bit] -= counts[1 << bit :: 2 << bit]
+        slots = np.flatnonzero(counts)
+        return slots, counts[slots]
+
+    def fill(self, slots: NDArray[np.int64], counts: NDArray[np.int32]) -> None:
+        """Count these scores alone, as ``used`` returned them."""
+        tree = np.zeros((1 << BITS) + 1, np.int32)
+        tree[slots] = counts
+        for bit in range(BITS):
+            tree[2 << bit :: 2 << bit] += tree[1 << bit :: 2 << bit]
+        self.tree, self.count = array("i", tree.tobytes()), int(counts.sum())
 
     def _below(self, place: int) -> int:
         """Count the scores in slots before this one."""
@@ -216,6 +234,40 @@ class DriftMonitor:
     def state(self) -> DriftState:
         """Return the state after the images so far."""
         return self._bets.state()
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what the monitor has seen, for ``restore``."""
+        slots, counts = self._counts.used()
+        return {"slots": slots, "counts": counts, "bets": np.array(json.dumps(vars(self._bets)))}
+
+    def restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Go on from what ``to_arrays`` returned; ties are broken by new random numbers."""
+        self._counts.fill(arrays["slots"], arrays["counts"])
+        vars(self._bets).update(json.loads(str(arrays["bets"])))
+        self._random = random.Random(f"{self.seed} {self._bets.images}")
+
+
+class Appearance(NamedTuple):
+    """How an image looks, each in [0, 1]: mean brightness, mean step between neighbours, mean distance from grey."""
+
+    brightness: float
+    sharpness: float
+    colour: float
+
+
+def appearances(pixels: NDArray[np.uint8]) -> list[Appearance]:
+    """Return how images (N, c, h, w) look, at the network's size."""
+    values = pixels.astype(np.int16)
+    grey = values.mean(1, dtype=np.float32)
+    steps = np.abs(np.diff(grey, axis=1)).mean((1, 2)) + np.abs(np.diff(grey, axis=2)).mean((1, 2))
+    colour = (values.max(1) - values.min(1)).mean((1, 2))
+    return [Appearance(*row) for row in (np.stack([grey.mean((1, 2)), steps / 2, colour], 1) / 255).tolist()]
+
+
+def usual_appearance(found: Sequence[Appearance]) -> dict[str, list[float]]:
+    """Return the tenth, fiftieth and ninetieth percentile of how images look, by what is measured."""
+    quantiles = np.quantile(np.array(found), (0.1, 0.5, 0.9), axis=0).round(4)
+    return dict(zip(Appearance._fields, quantiles.T.tolist(), strict=True))
 
 
 def reserve(step: int) -> float:

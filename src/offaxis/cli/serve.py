@@ -1,20 +1,33 @@
 """``offaxis serve``: a verdict for each image, over HTTP."""
 
 import os
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from socket import socket
 
 from offaxis.bundle import bundle_checksum, load, local_bundle
-from offaxis.errors import ArgumentError
+from offaxis.errors import ArgumentError, OffaxisError
 from offaxis.model import Model
 from offaxis.onnx import with_engine
 from offaxis.options import ServeOptions
 from offaxis.progress import print_note
 from offaxis.serve.app import TokenFile, is_local
+from offaxis.serve.server import (
+    SharedStreams,
+    bind,
+    log_predictions,
+    make_server,
+    make_streams,
+    serve,
+    serve_in_workers,
+    set_up_log,
+)
 from offaxis.serve.server import log as serve_log
-from offaxis.serve.server import make_server, serve, set_up_log
+from offaxis.serve.streams import Streams
 
 
 def serve_bundle(options: ServeOptions, _: tuple[str, ...]) -> None:
@@ -22,30 +35,74 @@ def serve_bundle(options: ServeOptions, _: tuple[str, ...]) -> None:
 
     SIGHUP reads the bundle again: a new one is served once it has been checked, without a pause.
     """
-    bundle = options.bundle
-    assert bundle is not None
-    secret, as_json = _token(options.token_file, options.token), options.log == "json"
     set_up_log(options.log)
+    if _token(options) is None and not is_local(options.host):
+        text = f"Every client that reaches {options.host} can use this service: --token-file requires a token."
+        serve_log.warning(text) if options.log == "json" else print_note(text, "yellow")
+    bundles_by_name(options.bundle)
+    streams = make_streams(options)
+    with _waiting_hangup(), bind(options.host, options.port) as on, streams.saved():
+        if options.workers == 1:
+            serve_alone(options, on, streams)
+        else:
+            serve_in_workers(_work, options, streams, on)
 
-    def load_model(served: Model | None = None) -> Model:
+
+def serve_alone(options: ServeOptions, on: socket, streams: Streams, up: Callable[[], object] = lambda: None) -> None:
+    """Serve in this process."""
+    paths = bundles_by_name(options.bundle)
+    if options.log_predictions is not None:
+        log_predictions(options.log_predictions)
+
+    def load_model(name: str, served: Model | None = None) -> Model:
         before = served and served.source
-        if served is not None and before and before.sha256 == bundle_checksum(local_bundle(bundle)):
+        if served is not None and before and before.sha256 == bundle_checksum(local_bundle(paths[name])):
             return served
-        return with_engine(load(bundle, options.network).to(options.device), options.engine)
+        return with_engine(load(paths[name], options.network).to(options.device), options.engine)
 
-    with _waiting_hangup():
-        model = load_model()
-        server = make_server(model, options, token=secret, reload=load_model)
-        if secret is None and not is_local(options.host):
-            text = f"Every client that reaches {options.host} can use this service: --token-file requires a token."
-            serve_log.warning(text) if as_json else print_note(text, "yellow")
-        runs = "PyTorch" if model.engine is None else "onnxruntime"
-        where = f"offaxis serves {server.service.served.title} in {runs} at http://{options.host}"
+    models = {name: load_model(name) for name in paths}
+    server = make_server(models, options, token=_token(options), reload=load_model, streams=streams)
+    what = ", ".join(
+        f"{each.title} in {'PyTorch' if each.model.engine is None else 'onnxruntime'}"
+        for each in server.service.models.values()
+    )
 
-        def announce(bound: int) -> None:
-            serve_log.info(f"{where}:{bound}") if as_json else print_note(f"{where}:{bound}  (Ctrl-C stops it)")
+    def announce(port: int) -> None:
+        up()
+        text = f"offaxis serves {what} at http://{options.host}:{port}"
+        serve_log.info(text) if options.log == "json" else print_note(f"{text}  (Ctrl-C stops it)")
 
-        serve(server, announce)
+    serve(server, announce, on)
+
+
+def _work(options: ServeOptions, on: socket, address: str, key: bytes, up: Event) -> None:
+    """Serve in a process of its own, with the drift monitors of the process that started it."""
+    set_up_log(options.log)
+    shared = SharedStreams(address, authkey=key)
+    shared.connect()
+    try:
+        serve_alone(options, on, shared.streams(), up.set)  # type: ignore[attr-defined]
+    except OffaxisError as error:
+        print_note(str(error), "red")
+        raise SystemExit(2) from None
+
+
+def bundles_by_name(bundles: Sequence[str]) -> dict[str, Path]:
+    """Return the paths of bundles by the names of their files, without the ending and what a URL would have to escape.
+
+    Raises:
+        ArgumentError: two have the same name.
+    """
+    found: dict[str, Path] = {}
+    for bundle in map(Path, bundles):
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", bundle.name.removesuffix(".oax"))
+        if name in found:
+            raise ArgumentError(
+                f"Expected bundles of different names but {found[name]} and {bundle} are both called {name!r}: rename one, or "
+                "serve a link to it."
+            )
+        found[name] = bundle
+    return found
 
 
 @contextmanager
@@ -61,10 +118,10 @@ def _waiting_hangup() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _token(file: Path | None, given: str | None) -> str | TokenFile | None:
-    if file is not None:
-        return TokenFile(file)
-    given = os.environ.get("OFFAXIS_TOKEN") if given is None else given
+def _token(options: ServeOptions) -> str | TokenFile | None:
+    if options.token_file is not None:
+        return TokenFile(options.token_file)
+    given = os.environ.get("OFFAXIS_TOKEN") if options.token is None else options.token
     if given is not None and not given.strip():
         raise ArgumentError("Expected a token in OFFAXIS_TOKEN but it is empty.")
     return given and given.strip()

@@ -8,14 +8,16 @@ import logging
 import os
 import re
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from functools import lru_cache
+from functools import lru_cache, reduce
 from importlib.resources import files
+from operator import getitem
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from prometheus_client import generate_latest
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -26,18 +28,20 @@ from starlette.types import Message, Receive, Scope, Send
 from offaxis import __version__
 from offaxis.errors import ArgumentError
 from offaxis.serve.queue import SMALL_BODY, Limits, Refusal, overloaded
-from offaxis.serve.service import Service
+from offaxis.serve.service import ServedModel, Service
 
 PAGE = {
     "/": ("index.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
     "/charts.js": ("charts.js", "text/javascript"),
     "/page.js": ("page.js", "text/javascript"),
+    "/docs": ("docs.html", "text/html"),
+    "/docs.js": ("docs.js", "text/javascript"),
 }
-PREDICT = "/v1/predict"
 HEALTH = "/healthz"  # of any Host: it costs nothing and tells nothing
-OPEN = frozenset({*PAGE, HEALTH, "/readyz"})
-COUNTED = frozenset({*OPEN, PREDICT, "/v1/model", "/v1/drift", "/v1/drift/reset", "/metrics"})
+OPEN = frozenset({*PAGE, "/openapi.json", HEALTH, "/readyz", "/v2/health/live", "/v2/health/ready"})
+COUNTED = frozenset({*OPEN, "/v1/predict", "/v1/model", "/v1/models", "/v1/drift", "/v1/drift/reset", "/metrics"})
+NAMED = re.compile(r"/v1/models/[^/]+(?=/|$)")  # counted as the same path without a name
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})  # they change nothing
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
@@ -49,6 +53,8 @@ EVERY_RESPONSE = (
     (b"cache-control", b"no-store"),
 )
 CLOSE = (b"connection", b"close")
+JSON = "application/json"
+V2_OUTPUTS = {"class": "BYTES", "probability": "FP64", "p_value": "FP64", "score": "FP64", "verdict": "BYTES"}
 PLAIN_WORD = re.compile(r"[A-Za-z0-9._-]{1,64}")
 log = logging.getLogger("offaxis.serve")
 
@@ -98,7 +104,7 @@ class App:
     """The ASGI application of a service: checks, counts and logs every request, and answers it.
 
     Args:
-        service: model, queue and drift monitor.
+        service: models, queue and drift monitors.
         token: the expected ``Authorization: Bearer`` token, or a file of them; None for no check. The page, /healthz and
             /readyz need none.
         allowed_hosts: names in the Host header that are answered beside those of this machine; ``*`` for all. Without any,
@@ -131,12 +137,23 @@ class App:
 
         self.router = Router(
             [
-                Route(PREDICT, self.predict, methods=["POST"]),
+                Route("/v1/models", self.list_models),
                 Route("/v1/model", self.model),
-                Route("/v1/drift", self.drift),
-                Route("/v1/drift/reset", self.reset_drift, methods=["POST"]),
-                Route(HEALTH, self.health),
-                Route("/readyz", self.readiness),
+                Route("/v1/models/{model}", self.model),
+                *(
+                    Route(start + path, answer, methods=[method])
+                    for start in ("/v1", "/v1/models/{model}")
+                    for path, answer, method in (
+                        ("/predict", self.predict, "POST"),
+                        ("/drift", self.drift, "GET"),
+                        ("/drift/reset", self.reset_drift, "POST"),
+                    )
+                ),
+                *(Route(path, self.health) for path in (HEALTH, "/v2/health/live")),
+                *(Route(path, self.readiness) for path in ("/readyz", "/v2/health/ready", "/v2/models/{model}/ready")),
+                Route("/v2", self.v2_server),
+                Route("/v2/models/{model}", self.v2_model),
+                Route("/v2/models/{model}/infer", self.v2_infer, methods=["POST"]),
                 Route("/metrics", self.metrics),
                 Route("/openapi.json", JSONResponse(schema), methods=["GET"]),
                 *(
@@ -173,7 +190,8 @@ class App:
             await error_response(error, request_id)(scope, receive, send_and_note)
         finally:
             seconds = time.perf_counter() - began
-            self.service.metrics.count_request(path if path in COUNTED else "other", status, seconds)
+            route = NAMED.sub("/v1/model" if NAMED.fullmatch(path) else "/v1", path)
+            self.service.metrics.count_request(route if route in COUNTED else "other", status, seconds)
             if log.isEnabledFor(logging.INFO):
                 about = {"request_id": request_id, "method": scope["method"], "path": path, "status": status}
                 client = (scope.get("client") or ("",))[0]
@@ -212,31 +230,74 @@ class App:
         sent = given.strip().encode("latin-1")
         return scheme.lower() == "bearer" and any(hmac.compare_digest(sent, each.encode()) for each in accepted)
 
+    def served(self, request: Request) -> ServedModel:
+        """Return the model that the path names, or the first one."""
+        models = self.service.models
+        name = request.path_params.get("model", self.service.served.name)
+        if name not in models:
+            raise Refusal(404, "There is no such model: see /v1/models.")
+        return models[name]
+
     async def predict(self, request: Request) -> Response:
         """Answer POST /v1/predict: class, p-value and verdict of each image, or of each feature vector."""
         explained, watched = query_flag(request, "explain", False), query_flag(request, "watch", True)
-        service = self.service
-        async with self._body(request) as body:
+        served = self.served(request)
+        async with self._body(request, served.limits) as body:
             kind = request.headers.get("content-type", "")
-            if service.served.takes_vectors:
-                images = await asyncio.to_thread(vector_rows, body, kind, service.limits)
+            read = vector_rows if served.takes_vectors else request_images
+            if kind.lower().startswith(JSON):  # which takes a while
+                images = await asyncio.to_thread(read, body, kind, served.limits)
             else:
-                images = request_images(body, kind, service.limits)
-            records = await service.predict(images, explained=explained, watched=watched)
+                images = read(body, kind, served.limits)
+            records = await self.service.predict(served.name, images, explained=explained, watched=watched)
         any_prediction = any("error" not in record for record in records)
         return JSONResponse({"predictions": records}, 200 if any_prediction else 422)
 
-    async def model(self, _: Request) -> Response:
-        """Describe the model: classes, preprocessing, detector, level, calibration and provenance."""
-        return JSONResponse(self.service.served.description)
+    async def v2_server(self, _: Request) -> Response:
+        """Say that the protocol of KServe is spoken, version 2."""
+        return JSONResponse({"name": "offaxis", "version": __version__, "extensions": []})
 
-    async def drift(self, _: Request) -> Response:
+    async def v2_model(self, request: Request) -> Response:
+        """Describe the inputs and outputs of a model."""
+        shape = {"shape": [-1]}
+        inputs = [{"name": "images", "datatype": "BYTES", **shape}]
+        outputs = [{"name": name, "datatype": kind, **shape} for name, kind in V2_OUTPUTS.items()]
+        about = {"name": self.served(request).name, "platform": "offaxis", "inputs": inputs, "outputs": outputs}
+        return JSONResponse(about)
+
+    async def v2_infer(self, request: Request) -> Response:
+        """Answer images in base64, one tensor of BYTES, by a tensor for each part of the predictions."""
+        served = self.served(request)
+        async with self._body(request, served.limits) as body:
+            if served.takes_vectors:
+                raise Refusal(400, "This model takes feature vectors: POST them to /v1/predict.")
+            given, images = await asyncio.to_thread(json_images, body, ("inputs", 0, "data"), served.limits)
+            records = await self.service.predict(served.name, images)
+        for record in records:
+            if "error" in record:
+                raise Refusal(422, f"Image {record['name']}: {record['error']}")
+        outputs = [
+            {"name": name, "datatype": kind, "shape": [len(records)], "data": [record[name] for record in records]}
+            for name, kind in V2_OUTPUTS.items()
+        ]
+        return JSONResponse({"model_name": served.name, "id": str(given.get("id", "")), "outputs": outputs})
+
+    async def list_models(self, _: Request) -> Response:
+        """List the models by name, with the bundle of each; the first is that of the paths without a name."""
+        models = self.service.models.values()
+        return JSONResponse({"models": [{"name": each.name, "bundle": each.description["bundle"]} for each in models]})
+
+    async def model(self, request: Request) -> Response:
+        """Describe the model: classes, preprocessing, detector, level, calibration and provenance."""
+        return JSONResponse(self.served(request).description)
+
+    async def drift(self, request: Request) -> Response:
         """Report whether the stream has left the training distribution, with the trace of the drift monitor."""
-        return JSONResponse(self.service.drift())
+        return JSONResponse(self.service.streams.drift(self.served(request).name))
 
     async def reset_drift(self, request: Request) -> Response:
         """Restart the drift monitor, after an alarm was investigated."""
-        self.service.reset_drift()
+        self.service.streams.reset(self.served(request).name)
         return await self.drift(request)
 
     async def health(self, _: Request) -> Response:
@@ -244,27 +305,22 @@ class App:
         return JSONResponse({"status": "ok"})
 
     async def readiness(self, _: Request) -> Response:
-        """Report whether the network answered a test image within the last second; 503 where not, or during a shutdown."""
+        """Report whether every network answered a test image within the last second; 503 where not, or during a shutdown."""
         ready = not self.closing() and await self.service.ready()
         return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
     async def metrics(self, _: Request) -> Response:
         """Report metrics in the text format of Prometheus."""
-        service = self.service
-        service.metrics.queue.set(len(service.served.batcher.queue))
-        service.metrics.decoding.set(service.decoder.images)
-        return Response(
-            generate_latest(service.metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8"
-        )
+        return Response(self.service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @asynccontextmanager
-    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+    async def _body(self, request: Request, limits: Limits) -> AsyncIterator[bytes]:
         """Read the whole body of a request; its bytes count against those of all requests until the block ends.
 
         Raises:
             Refusal: the body is too long (413) or arrives too slowly (408), or all requests have too many bytes (503).
         """
-        limits, parts, held = self.service.served.limits, list[bytes](), 0
+        parts, held = list[bytes](), 0
         too_long = Refusal(413, f"A request may have {limits.body_bytes:,} bytes at most.")
         share = limits.bodies_bytes // 4  # of small requests alone
         declared = request.headers.get("content-length", "0")
@@ -299,7 +355,9 @@ def error_response(error: Exception, request_id: str) -> Response:
     if isinstance(error, HTTPException):
         allowed = ", ".join(sorted({*(error.headers or {}).get("Allow", "").split(", ")} - {"HEAD"}))
         reasons = {
-            404: "Not found: see /v1/model, POST /v1/predict and /v1/drift.",
+            404: "Not found: see /v1/model, POST /v1/predict and /v1/drift."
+            if error.detail == "Not Found"
+            else error.detail,
             405: f"Expected the method {allowed} for this path.",
         }
         reason = reasons.get(error.status_code, error.detail)
@@ -319,7 +377,7 @@ def query_flag(request: Request, name: str, default: bool) -> bool:
 
 
 def request_images(body: bytes, kind: str, limits: Limits) -> list[tuple[str, bytes]]:
-    """Return (name, bytes) of every image of a request, from multipart/form-data or a raw body.
+    """Return (name, bytes) of every image of a request, from multipart/form-data, JSON or a raw body.
 
     Raises:
         Refusal: there is no image (400), there are too many (413), or the content type is another (415).
@@ -327,6 +385,8 @@ def request_images(body: bytes, kind: str, limits: Limits) -> list[tuple[str, by
     plain = kind.lower()
     if plain.startswith("multipart/form-data"):
         images = form_files(body, kind, limits)
+    elif plain.startswith(JSON) and b'"images"' in body:
+        images = json_images(body, ("images",), limits)[1]
     elif plain.startswith(("image/", "application/octet-stream")) or not kind:
         images = [("image", body)] if body else []
     else:
@@ -339,6 +399,31 @@ def request_images(body: bytes, kind: str, limits: Limits) -> list[tuple[str, by
     if not images:
         raise Refusal(400, "Expected at least one image but the request has none.")
     return images
+
+
+def json_images(
+    body: bytes, place: tuple[str | int, ...], limits: Limits
+) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
+    """Return a JSON object and (name, bytes) of every image in the list at this place in it, which has them in base64.
+
+    An image is ``{"name": "a.png", "data": "iVBO..."}``, or its data alone.
+
+    Raises:
+        Refusal: it is not of this form (400), or there are too many images (413).
+    """
+    if sum(map(body.count, (b"[", b"{", b","))) > 8 * limits.images + 64:  # parsed, they take many times their bytes
+        raise Refusal(413, f"A request may have {limits.images} images at most.")
+    try:
+        given = json.loads(body)
+        listed = [each if isinstance(each, dict) else {"data": each} for each in reduce(getitem, place, given)]
+        images = [(each.get("name", str(i)), b64decode(each["data"], validate=True)) for i, each in enumerate(listed)]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        raise Refusal(
+            400, f'Expected JSON with a list "{".".join(map(str, place))}" of {{"data": "the file in base64"}}.'
+        ) from None
+    if len(images) > limits.images:
+        raise Refusal(413, f"A request may have {limits.images} images at most.")
+    return given, [(str(name)[:200], data) for name, data in images]
 
 
 def vector_rows(body: bytes, kind: str, limits: Limits) -> list[tuple[str, bytes]]:

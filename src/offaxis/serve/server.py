@@ -3,17 +3,28 @@
 import asyncio
 import json
 import logging
+import multiprocessing
+import multiprocessing.connection
+import os
 import signal
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from logging.handlers import WatchedFileHandler
+from multiprocessing.context import SpawnProcess
+from multiprocessing.managers import BaseManager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any, cast
 
 import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from offaxis.errors import ServerError
@@ -23,7 +34,8 @@ from offaxis.progress import visible
 from offaxis.serve.alarm import check_call
 from offaxis.serve.app import App, TokenFile
 from offaxis.serve.queue import Limits
-from offaxis.serve.service import Service
+from offaxis.serve.service import SHARED, Service, predictions_log
+from offaxis.serve.streams import Streams
 
 MAX_HEAD_BYTES = 64 * 1024  # of what is not body: request line, headers, trailers, and the framing of chunks
 SECONDS_TO_DRAIN = 0.5  # of a shutdown: while others still connect, and then for requests on open connections
@@ -32,26 +44,28 @@ log = logging.getLogger("offaxis.serve")
 
 
 def make_server(
-    model: Model,
+    model: Model | Mapping[str, Model],
     options: ServeOptions,
     *,
     token: str | TokenFile | None = None,
     limits: Limits | None = None,
-    reload: Callable[[Model], Model] | None = None,
+    reload: Callable[[str, Model], Model] | None = None,
+    streams: Streams | None = None,
 ) -> "Server":
-    """Make a server for a model; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
+    """Make a server for models; ``serve`` runs it until SIGTERM or SIGINT and then finishes the open requests.
 
     Args:
-        model: a calibrated model; it runs on the device it is on.
+        model: a calibrated model, or several by name; they run on the devices they are on.
         options: those of ``offaxis serve``: address and port, limits, names of the host, the level of the drift monitor.
         token: the bearer token that requests must carry, or a file of them; None for no check.
         limits: sizes and times; None for those of the options.
-        reload: loads the model again, for SIGHUP; it gets the served model, and returns that one where nothing has changed.
-            None to ignore the signal.
+        reload: loads a model again, for SIGHUP; it gets its name and the served model, and returns that one where nothing
+            has changed. None to ignore the signal.
+        streams: the drift monitors; None to make them, by the options.
     """
     limits = within_file_limit(limits or Limits.of(options))
-    on_alarm = None if options.on_alarm is None else check_call(options.on_alarm)
-    service = Service(model, limits, options.level, on_alarm)
+    models = {"model": model} if isinstance(model, Model) else model
+    service = Service(models, limits, streams or make_streams(options))
     config = uvicorn.Config(
         App(service, token, options.allowed_host, lambda: server.should_exit),
         host=options.host,
@@ -70,20 +84,25 @@ def make_server(
     return server
 
 
+def make_streams(options: ServeOptions) -> Streams:
+    """Return the drift monitors that options ask for."""
+    return Streams(options.level, None if options.on_alarm is None else check_call(options.on_alarm), options.state)
+
+
 class Server(uvicorn.Server):
     """A server that loads its model again at SIGHUP, and reports once, in one line, that no more files can be opened.
 
     Args:
         config: of uvicorn.
         service: whose model is replaced.
-        reload: loads the model again, given the served one; None to ignore SIGHUP.
+        reload: loads a model again, given its name and the served one; None to ignore SIGHUP.
 
     Attributes:
         reload_asked: set by SIGHUP.
         announce: called with the port once it is bound and requests are answered.
     """
 
-    def __init__(self, config: uvicorn.Config, service: Service, reload: Callable[[Model], Model] | None) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, reload: Callable[[str, Model], Model] | None) -> None:
         super().__init__(config)
         self.service, self.reload = service, reload
         self.announce: Callable[[int], None] = lambda _: None
@@ -119,8 +138,8 @@ class Server(uvicorn.Server):
                     connected.append(each.accept()[0])
         for server in self.servers:
             server.close()
-        loop, config = asyncio.get_running_loop(), self.config
-        protocol = partial(config.http_protocol_class, config, self.server_state, self.lifespan.state, loop)
+        loop, make_protocol = asyncio.get_running_loop(), cast(Any, self.config.http_protocol_class)
+        protocol = partial(make_protocol, self.config, self.server_state, self.lifespan.state, loop)
         for each in connected:
             with suppress(OSError):
                 await loop.connect_accepted_socket(protocol, each)
@@ -135,20 +154,21 @@ class Server(uvicorn.Server):
             await asyncio.sleep(SECONDS_TO_DRAIN / 10)
 
     async def _reload_when_asked(self) -> None:
-        """Load the model again each time it is asked for; the old one serves until the new one has answered a test image."""
+        """Load the models again each time it is asked for; each serves until the new one has answered a test image."""
         while await self.reload_asked.wait():
             self.reload_asked.clear()  # asked for from here on, it is loaded once more
             assert self.reload is not None
-            try:
-                replaced = await self.service.replace_model(self.reload)
-            except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
-                log.error("the new bundle is not served (%s); the old one goes on", error)
-                result = "refused"
-            else:
-                new = f"the new bundle is served: {self.service.served.title}"
-                log.warning("%s", new if replaced else "the bundle is unchanged: nothing was reloaded")
-                result = "served" if replaced else "unchanged"
-            self.service.metrics.reloads.labels(result).inc()
+            for name in self.service.models:
+                try:
+                    replaced = await self.service.replace_model(name, self.reload)
+                except Exception as error:  # whatever is wrong with the new bundle, the old one goes on
+                    log.error("the new bundle is not served (%s); the old one goes on", error)
+                    result = "refused"
+                else:
+                    new = f"the new bundle is served: {self.service.models[name].title}"
+                    log.warning("%s", new if replaced else "the bundle is unchanged: nothing was reloaded")
+                    result = "served" if replaced else "unchanged"
+                self.service.metrics.reloads.labels(result, name).inc()
 
     def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         about = str(context.get("message"))  # asyncio tries again in a second, when the socket may be closed
@@ -215,25 +235,120 @@ def within_file_limit(limits: Limits) -> Limits:
     return limits
 
 
-def serve(server: Server, announce: Callable[[int], None] = lambda _: None) -> None:
+def log_predictions(file: Path) -> None:
+    """Write a line of JSON for every image that is counted; a file that logrotate moves is opened anew.
+
+    Raises:
+        ServerError: the file cannot be written.
+    """
+    try:
+        handler = WatchedFileHandler(file, encoding="utf-8")
+    except OSError as error:
+        raise ServerError(f"The log of predictions cannot be written ({error}): give another file.") from error
+    predictions_log.handlers, predictions_log.propagate = [handler], False
+    predictions_log.setLevel(logging.INFO)
+
+
+def serve(server: Server, announce: Callable[[int], None] = lambda _: None, on: socket.socket | None = None) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
         server: what ``make_server`` returned.
-        announce: called with the port once it is bound and requests are answered.
+        announce: called with the port once requests are answered.
+        on: what ``bind`` returned; None for the address of the server.
 
     Raises:
         ServerError: the port cannot be bound.
     """
     server.announce = announce
+    server.run([on or bind(server.config.host, server.config.port)])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address, and does not listen yet.
+
+    Raises:
+        ServerError: the address cannot be bound.
+    """
     try:
-        server.run([server.config.bind_socket()])
-    except SystemExit as stop:  # uvicorn exits where it cannot bind
-        if stop.code:
-            raise ServerError(
-                f"The service cannot listen on port {server.config.port} of {server.config.host}: the port is in use or not "
-                "permitted, or the address is not one of this machine. Choose another with --port or --host."
-            ) from stop
+        with ExitStack() as on_error:
+            family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            bound = on_error.enter_context(socket.socket(family, kind, number))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            on_error.pop_all()
+    except OSError as error:
+        raise ServerError(
+            f"The service cannot listen on port {port} of {host}: the port is in use or not permitted, or the address is not "
+            "one of this machine. Choose another with --port or --host."
+        ) from error
+    return bound
+
+
+class SharedStreams(BaseManager):
+    """Gives workers the drift monitors of the process that started them."""
+
+
+SharedStreams.register("streams", exposed=("open", "watch", "drift", "reset"))
+
+
+def serve_in_workers(work: Callable[..., None], options: ServeOptions, streams: Streams, on: socket.socket) -> None:
+    """Serve in several processes, which accept connections of one socket and share the drift monitors of this one.
+
+    A worker that ends is started again, and signals are passed on to all.
+
+    Args:
+        work: run by each worker with options, socket, the address and key of ``SharedStreams``, and an event to set once it
+            serves; at the top of a module.
+        options: those of ``offaxis serve``.
+        streams: the drift monitors.
+        on: what ``bind`` returned.
+
+    Raises:
+        ServerError: a worker ended before it served.
+    """
+    count, spawn, key = options.workers, multiprocessing.get_context("spawn"), os.urandom(32)
+    SharedStreams.register("streams", lambda: streams, exposed=("open", "watch", "drift", "reset"))
+    shared = SharedStreams(authkey=key).get_server()
+    Thread(target=shared.serve_forever, daemon=True).start()
+    running: dict[int, tuple[SpawnProcess, Event]] = {}
+    stopping = failed = False
+
+    def start() -> None:
+        up = spawn.Event()
+        worker = spawn.Process(target=work, args=(options, on, shared.address, key, up))
+        worker.start()
+        running[worker.sentinel] = worker, up
+
+    def pass_on(number: int, _: object = None) -> None:
+        nonlocal stopping
+        stopping = stopping or number != signal.SIGHUP
+        if stopping:
+            on.close()  # the last worker that closes it ends it
+        for worker, _ in running.values():
+            os.kill(worker.pid or 0, signal.SIGTERM if stopping else number)  # a second SIGINT would cut requests off
+
+    with TemporaryDirectory() as folder:
+        os.environ[SHARED] = folder
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+        for _ in range(count):
+            start()
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(each, pass_on)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        while running:
+            for sentinel in multiprocessing.connection.wait(list(running)):
+                worker, up = running.pop(cast(int, sentinel))
+                worker.join()
+                mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+                if not stopping and up.is_set():
+                    log.error("a worker ended (exit code %s) and is started again", worker.exitcode)
+                    start()
+                elif not stopping:
+                    failed = True
+                    pass_on(signal.SIGTERM)
+    if failed:
+        raise ServerError("A worker ended before it served: see what it said above, or start with --workers 1.")
 
 
 def limited_protocol(limits: Limits) -> type[asyncio.Protocol]:

@@ -5,46 +5,61 @@ import json
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from threading import Thread
+from datetime import UTC, datetime
+from hashlib import sha256
+from io import BytesIO
 from typing import Any, Self
 
 import numpy as np
 import torch
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from PIL import Image
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from torch import Tensor
 
 from offaxis import __version__
-from offaxis.calibration.drift import DriftMonitor, DriftState
+from offaxis.calibration.drift import appearances
 from offaxis.data.transforms import VectorInput
 from offaxis.explain import Explanation, calibration_histogram, explain
 from offaxis.model import Model
 from offaxis.networks.classifier import Classifier
 from offaxis.prediction import Prediction, Verdict
-from offaxis.serve.alarm import LATEST, call, drift_report
-from offaxis.serve.queue import Batcher, FairDecoder, Limits, PredictionOrError, Room, overloaded
+from offaxis.serve.queue import Batcher, FairDecoder, Limits, Pixels, PredictionOrError, Room, overloaded
+from offaxis.serve.streams import Seen, Source, Streams
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 log = logging.getLogger("offaxis.serve")
 
 
-MODEL_LABELS = ("version", "engine", "detector", "bundle", "sha256", "calibrated")
+predictions_log = logging.getLogger("offaxis.predictions")  # a line an image; silent unless it is given a file
+
+
+MODEL_LABELS = ("model", "version", "engine", "detector", "bundle", "sha256", "calibrated")
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable that names the folder in which prometheus_client adds up the counts of several workers."""
 
 
 class Metrics:
-    """Prometheus metrics: requests, latency, verdicts, p-values, queue and drift, in a registry of their own."""
+    """Prometheus metrics: requests, latency, verdicts, p-values and queue; what it tells of models is read when asked for.
 
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+    Args:
+        service: whose models are described.
+    """
+
+    def __init__(self, service: "Service") -> None:
+        self.service, self.registry, self.live = service, CollectorRegistry(), CollectorRegistry()
+        registry = self.registry
 
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(f"offaxis_{name}", about, labels, registry=registry)
 
-        def gauge(name: str, about: str, *labels: str) -> Gauge:
-            return Gauge(f"offaxis_{name}", about, labels, registry=registry)
+        def gauge(name: str, about: str) -> Gauge:
+            return Gauge(f"offaxis_{name}", about, registry=registry, multiprocess_mode="livesum")
 
         def histogram(name: str, about: str, buckets: Sequence[float], *labels: str) -> Histogram:
             return Histogram(f"offaxis_{name}", about, labels, buckets=buckets, registry=registry)
@@ -52,137 +67,178 @@ class Metrics:
         self.requests = counter("requests", "Requests by route and status.", "route", "status")
         about = "From the head of the request to the end of the response."
         self.latency = histogram("request_seconds", about, SECONDS, "route")
-        self.verdicts = counter("verdicts", "Images by verdict.", "verdict")
-        self.p_values = histogram("p_value", "P-values of the images.", P_VALUES)
-        self.bad = counter("bad_images", "Images that could not be read or predicted.")
-        self.queue = gauge("queue_images", "Images that wait for the network.")
-        self.reloads = counter("reloads", "Reloads of the bundle by result.", "result")
+        self.verdicts = counter("verdicts", "Images by verdict.", "verdict", "model")
+        self.p_values = histogram("p_value", "P-values of the images.", P_VALUES, "model")
+        self.bad = counter("bad_images", "Images that could not be read or predicted.", "model")
+        self.queue = gauge("queue_images", "Images that wait for the network, or are in it.")
         self.decoding = gauge("decoding_images", "Images that are being decoded.")
-        self.wealth = gauge("drift_log10_wealth", "log10 of the drift monitor's martingale.")
-        self.alarm = gauge("drift_alarm", "1 once the stream has left the training distribution.")
-        self.watched = gauge("drift_images", "Images since the drift monitor began.")
-        self.warnings = counter("drift_warnings", "Warnings of the drift monitor.")
-        self.model = gauge("model_info", "1 for the model that is served.", *MODEL_LABELS)
-        about = "When the model began to be served, in seconds since 1970."
-        self.since = gauge("model_start_time_seconds", about)
-        self._warned = 0
-        ProcessCollector(registry=registry)  # memory, processor time, open files, start; on Linux
-        for verdict in Verdict:  # from 0 on: the first of a series that did not exist is no increase to Prometheus
-            self.verdicts.labels(verdict.value)
-        for result in ("served", "refused", "unchanged"):
-            self.reloads.labels(result)
+        self.reloads = counter("reloads", "Reloads of the bundle by result.", "result", "model")
+        for name in service.models:  # from 0 on: the first of a series that did not exist is no increase to Prometheus
+            for verdict in Verdict:
+                self.verdicts.labels(verdict.value, name)
+            for result in ("served", "refused", "unchanged"):
+                self.reloads.labels(result, name)
+        self.live.register(self)
+        if SHARED not in os.environ:
+            ProcessCollector(registry=self.live)  # memory, processor time, open files, start; on Linux
 
     def count_request(self, route: str, status: int, seconds: float) -> None:
         """Count a request by route and status, with its latency."""
         self.requests.labels(route, status).inc()
         self.latency.labels(route).observe(seconds)
 
-    def count(self, prediction: PredictionOrError) -> None:
+    def count(self, model: str, prediction: PredictionOrError) -> None:
         """Count the verdict and the p-value of one image, or that it has none."""
         if isinstance(prediction, str):
-            self.bad.inc()
+            self.bad.labels(model).inc()
         else:
-            self.verdicts.labels(prediction.verdict.value).inc()
-            self.p_values.observe(prediction.p_value)
+            self.verdicts.labels(prediction.verdict.value, model).inc()
+            self.p_values.labels(model).observe(prediction.p_value)
 
-    def set_drift(self, drift: DriftState) -> None:
-        """Set the gauges to the state of the drift monitor."""
-        self.wealth.set(drift.log10_wealth)
-        self.alarm.set(int(drift.alarm))
-        self.watched.set(drift.images)
-        self.warnings.inc(max(0, drift.warnings - self._warned))
-        self._warned = drift.warnings
+    def collect(self) -> Iterator[Metric]:
+        """Yield which models are served, and where their drift monitors stand."""
+        about = "1 for the model that is served."
+        info = GaugeMetricFamily("offaxis_model_info", about, labels=MODEL_LABELS)
+        about = "When the model began to be served, in seconds since 1970."
+        since = GaugeMetricFamily("offaxis_model_start_time_seconds", about, labels=["model"])
+        gauges = {
+            "log10_wealth": "log10 of the drift monitor's martingale.",
+            "alarm": "1 once the stream has left the training distribution.",
+            "images": "Images since the drift monitor began.",
+        }
+        drift = {
+            key: GaugeMetricFamily(f"offaxis_drift_{key}", about, labels=["model"]) for key, about in gauges.items()
+        }
+        warnings = CounterMetricFamily("offaxis_drift_warnings", "Warnings of the drift monitor.", labels=["model"])
+        for name, served in self.service.models.items():
+            is_served, state = served.description, self.service.streams.drift(name)
+            bundle = map(str, is_served["bundle"].values())
+            info.add_metric([name, __version__, is_served["engine"], is_served["detector"], *bundle], 1)
+            since.add_metric([name], served.since)
+            for key, family in drift.items():
+                family.add_metric([name], state[key])
+            warnings.add_metric([name], state["warnings_ever"])
+        yield from (info, since, warnings, *drift.values())
 
-    def set_model(self, served: "ServedModel") -> None:
-        """Note which model is served from now on, and where its drift monitor stands."""
-        self.model.clear()
-        about = served.description
-        self.model.labels(__version__, about["engine"], about["detector"], *map(str, about["bundle"].values())).set(1)
-        self.since.set_to_current_time()
-        self.set_drift(served.drift_monitor.state())
+    def text(self) -> bytes:
+        """Return all metrics, over all workers, in the text format of Prometheus."""
+        counted = self.registry
+        if SHARED in os.environ:
+            counted = CollectorRegistry()
+            MultiProcessCollector(counted)  # type: ignore[no-untyped-call]
+        return generate_latest(counted) + generate_latest(self.live)
 
 
-TRACE = 400  # points of the drift chart
 NUMBER_BYTES = 40  # of a number in JSON, with the comma, the new line and the indent after it
 
 
 class ServedModel:
-    """A model with its queue, its description and its drift monitor: what a new bundle replaces as a whole.
+    """A model with its queue and its description: what a new bundle replaces as a whole.
 
     Args:
+        name: in the paths of the service.
         model: a calibrated model; it runs on the device it is on.
         limits: sizes and times.
-        level: the probability that the drift monitor ever alarms on an ID stream.
 
     Attributes:
         limits: the same; those of a model of feature vectors leave room for as many as a request may have, and no more.
         requests: how many are in work, from their decoding on.
+        since: when it began to be served, in seconds since 1970.
     """
 
-    def __init__(self, model: Model, limits: Limits, level: float) -> None:
-        self.model = model
+    def __init__(self, name: str, model: Model, limits: Limits) -> None:
+        self.name, self.model = name, model
         self.takes_vectors = isinstance(model.preprocessing, VectorInput)
         if isinstance(model.preprocessing, VectorInput):  # JSON that is no rows takes many times its bytes
             room = 2**16 + limits.images * model.preprocessing.size * NUMBER_BYTES
             limits = replace(limits, body_bytes=min(limits.body_bytes, room))
         self.limits = limits
         self.batcher = Batcher(model.predict_each, limits, any_size=model.engine is not None)
-        self.drift_monitor = DriftMonitor(model.calibration.scores, level)
-        self.drift_trace: deque[tuple[int, float]] = deque(maxlen=TRACE)
-        self.latest: deque[Prediction] = deque(maxlen=LATEST)
         self.description = describe_model(model, limits)  # here, as it takes a second at its first time
-        self.requests = 0
+        self.requests, self.since = 0, time.time()
+        bundle, calibration = self.description["bundle"], model.calibration
+        self.source = Source(
+            name=name,
+            key=bundle["sha256"] or os.urandom(8).hex(),
+            bundle=bundle,
+            classes=model.classes,
+            scores=calibration.scores,
+            predicted=calibration.predicted,
+            alpha=calibration.alpha,
+            appearance=model.provenance.get("calibration_set", {}).get("appearance"),
+        )
 
     @property
     def title(self) -> str:
         """The bundle, for people: name, start of its checksum, and day of its calibration."""
-        name, sha256, day = self.description["bundle"].values()
-        return f"{name} (sha256 {sha256[:12]}, calibrated {day})" if name else "a model that is no bundle"
+        name, checksum, day = self.description["bundle"].values()
+        return f"{name} (sha256 {checksum[:12]}, calibrated {day})" if name else "a model that is no bundle"
 
-    def watch(self, predictions: Sequence[Prediction]) -> list[float]:
-        """Give the scores of a request to the drift monitor; return their online p-values."""
-        online = [self.drift_monitor.add(prediction.score) for prediction in predictions]
-        self.latest.extend(predictions)
-        if online:
-            state = self.drift_monitor.state()
-            self.drift_trace.append((state.images, state.log10_wealth))
-        return online
+    def seen(self, predictions: Sequence[Prediction], pixels: Sequence[Pixels]) -> list[Seen]:
+        """Return what the drift monitor is told of images with these pixels (c, h, w)."""
+        looks = appearances(np.stack(pixels)) if self.source.appearance and pixels else [None] * len(pixels)
+        return [
+            Seen(
+                each.score,
+                each.class_index,
+                each.p_value,
+                flagged := each.verdict is Verdict.OUT,
+                look,
+                as_data_url(image) if flagged and self.model.examples is not None else None,
+            )
+            for each, image, look in zip(predictions, pixels, looks, strict=True)
+        ]
+
+
+def as_data_url(pixels: Pixels) -> str:
+    """Return an image (c, h, w) as a PNG file in a data URL."""
+    out = BytesIO()
+    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(out, "PNG")
+    return f"data:image/png;base64,{b64encode(out.getvalue()).decode()}"
 
 
 class Service:
-    """A model behind a bounded queue, with a drift monitor over all images; the model can be replaced while it serves.
+    """Models behind a bounded queue, with a drift monitor each; a model can be replaced while it serves.
 
     Args:
-        model: a calibrated model; it runs on the device it is on.
+        models: calibrated models by name; the first is that of the paths without a name.
         limits: sizes and times.
-        level: the probability that the drift monitor ever alarms on an ID stream.
-        on_alarm: an address or a command that is told of an alarm; None for none.
+        streams: the drift monitors, which other workers may share.
     """
 
-    def __init__(self, model: Model, limits: Limits, level: float, on_alarm: str | None = None) -> None:
-        self.limits, self.level, self.on_alarm = limits, level, on_alarm
-        self.metrics = Metrics()
+    def __init__(self, models: Mapping[str, Model], limits: Limits, streams: Streams) -> None:
+        self.limits, self.streams = limits, streams
         self.room = Room(limits.queue)
         self.decoder = FairDecoder(self.limits, min(4, os.cpu_count() or 1))
-        self.served = ServedModel(model, self.limits, level)
-        self.metrics.set_model(self.served)
+        self.models = {name: ServedModel(name, model, limits) for name, model in models.items()}
+        for served in self.models.values():
+            streams.open(served.source)
+        self.metrics = Metrics(self)
         self._trial: asyncio.Task[bool] | None = None  # the latest answer to /readyz, and when it was asked for
         self._tried_at = 0.0
 
+    @property
+    def served(self) -> ServedModel:
+        """The first model."""
+        return next(iter(self.models.values()))
+
     async def __aenter__(self) -> Self:
-        self.served.batcher.start()
+        for served in self.models.values():
+            served.batcher.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Finish what is queued, then stop."""
-        await self.served.batcher.stop()
+        for served in self.models.values():
+            await served.batcher.stop()
         self.decoder.close()
 
-    async def replace_model(self, load: Callable[[Model], Model]) -> bool:
+    async def replace_model(self, name: str, load: Callable[[str, Model], Model]) -> bool:
         """Load another model and serve it from now on; requests that are in work are finished by the old one.
 
         Args:
-            load: loads a model, given the served one; where it returns that one, nothing changes.
+            name: of the model.
+            load: loads a model, given its name and the served one; where it returns that one, nothing changes.
 
         Returns:
             Whether there is another model.
@@ -190,121 +246,118 @@ class Service:
         Raises:
             OffaxisError: it cannot be loaded or does not predict; the old one then goes on.
         """
-        old = self.served
+        old = self.models[name]
 
         def load_and_try() -> ServedModel:
-            model = load(old.model)
+            model = load(name, old.model)
             if model is old.model:
                 return old
             model.predict(trial_input(model))
-            return ServedModel(model, self.limits, self.level)
+            return ServedModel(name, model, self.limits)
 
-        old.batcher.in_thread = True
+        for each in self.models.values():
+            each.batcher.in_thread = True
         try:
             new = await asyncio.to_thread(load_and_try)
         finally:
-            old.batcher.in_thread = False
+            for each in self.models.values():
+                each.batcher.in_thread = False
         if new is old:
             return False
         new.batcher.start()
-        self.served = new
-        self.metrics.set_model(self.served)
+        self.streams.open(new.source)
+        self.models[name] = new
         while old.requests:
             await asyncio.sleep(0.01)
         await old.batcher.stop()
         return True
 
     async def ready(self) -> bool:
-        """Return whether the network answers a test image, as was found at most a second ago; all who ask wait for one."""
+        """Return whether every network answers a test image, as was found at most a second ago; all who ask wait for one."""
         if self._trial is None or (self._trial.done() and time.monotonic() - self._tried_at >= 1):
             self._tried_at, self._trial = time.monotonic(), asyncio.create_task(self._answers())
         return await asyncio.shield(self._trial)
 
     async def _answers(self) -> bool:
-        """Return whether the network answers a test image within a few seconds, whoever else waits."""
+        """Return whether every network answers a test image within a few seconds, whoever else waits."""
         try:
             async with asyncio.timeout(min(5.0, self.limits.seconds_to_answer)):
-                await self.served.batcher.predict([trial_input(self.served.model)[0].numpy()], first=True)
+                for served in self.models.values():
+                    await served.batcher.predict([trial_input(served.model)[0].numpy()], first=True)
         except Exception:  # late, or broken
             return False
         return True
 
     async def predict(
-        self, images: Sequence[tuple[str, bytes]], *, explained: bool = False, watched: bool = True
+        self, model: str, images: Sequence[tuple[str, bytes]], *, explained: bool = False, watched: bool = True
     ) -> list[dict[str, Any]]:
         """Return a record for each (name, bytes) of a request: the prediction for the image, or the error.
 
         Args:
+            model: its name.
             images: names and files.
             explained: whether records get an ``explanation``, see :mod:`offaxis.explain`.
-            watched: whether the drift monitor and the metrics count these images.
+            watched: whether the drift monitor, the metrics and the log of predictions count these images.
 
         Raises:
             Refusal: the images are too large together (413), or waiting and prediction take too long (503).
         """
-        served = self.served
+        served = self.models[model]
         served.requests += 1
         try:
             async with asyncio.timeout(self.limits.seconds_to_answer), self.room.of(len(images)):
-                results, explanations = await self._results(served, [data for _, data in images], explained)
+                results, pixels, explanations = await self._results(served, [data for _, data in images], explained)
         except TimeoutError:
             raise overloaded() from None
         finally:
             served.requests -= 1
-        whole = [result for result in results if not isinstance(result, str)]
-        before = served.drift_monitor.state()
-        online = iter(served.watch(whole) if watched else [None] * len(whole))
+        whole = [(each, pixels[number]) for number, each in enumerate(results) if not isinstance(each, str)]
+        online: Iterator[float | None] = iter([None] * len(whole))
+        if watched and whole:
+            seen = served.seen(*zip(*whole, strict=True))
+            online = iter(self.streams.watch(model, served.source.key, seen))
         records: list[dict[str, Any]] = []
-        for number, ((name, _), result) in enumerate(zip(images, results, strict=True)):
+        for number, ((name, data), result) in enumerate(zip(images, results, strict=True)):
             if watched:
-                self.metrics.count(result)
+                self.metrics.count(model, result)
             if isinstance(result, str):
                 records.append({"name": name, "error": result})
                 continue
             records.append({"name": name, **result.to_json(), "online_p_value": next(online)})
+            if watched and predictions_log.handlers:
+                log_prediction(served, data, records[-1])
             if number in explanations:
                 records[-1]["explanation"] = explanations[number].to_json()
-        self._tell_drift(served, before)
         return records
-
-    def _tell_drift(self, served: ServedModel, before: DriftState) -> None:
-        """Put the state of the drift monitor into the metrics, and an alarm or a warning into the log."""
-        state = served.drift_monitor.state()
-        if served is self.served:
-            self.metrics.set_drift(state)
-        alarm = state.alarm > before.alarm
-        if alarm or state.warnings > before.warnings:
-            report = drift_report("alarm" if alarm else "warning", state, served.model, served.latest)
-            report["bundle"] = served.description["bundle"]
-            log.log(logging.ERROR if alarm else logging.WARNING, "%s", report["text"], extra={"drift": report})
-            if alarm and self.on_alarm is not None:
-                Thread(target=call, args=(self.on_alarm, report), daemon=True).start()
 
     async def _results(
         self, served: ServedModel, images: Sequence[bytes], explained: bool
-    ) -> tuple[list[PredictionOrError], dict[int, Explanation]]:
-        """Return the prediction or the error of each image, and explanations by the number of the image."""
-        decoded = await self.decoder.decode(images, served.model.preprocessing)
+    ) -> tuple[list[PredictionOrError], dict[int, Pixels], dict[int, Explanation]]:
+        """Return the prediction or the error of each image; pixels and explanations by the number of the image."""
+        self.metrics.decoding.inc(len(images))
+        try:
+            decoded = await self.decoder.decode(images, served.model.preprocessing)
+        finally:
+            self.metrics.decoding.dec(len(images))
         good = {number: pixels for number, pixels in enumerate(decoded) if not isinstance(pixels, str)}
-        predicted = dict(zip(good, await served.batcher.predict(list(good.values())), strict=True)) if good else {}
+        self.metrics.queue.inc(len(good))
+        try:
+            predicted = dict(zip(good, await served.batcher.predict(list(good.values())), strict=True)) if good else {}
+        finally:
+            self.metrics.queue.dec(len(good))
         results = [why if isinstance(why, str) else predicted[number] for number, why in enumerate(decoded)]
         if not (good and explained) or served.takes_vectors:
-            return results, {}
+            return results, good, {}
         pixels = torch.from_numpy(np.stack(list(good.values())))
-        return results, dict(zip(good, await served.batcher.run(explain, served.model, pixels), strict=True))
+        return results, good, dict(zip(good, await served.batcher.run(explain, served.model, pixels), strict=True))
 
-    def drift(self) -> dict[str, Any]:
-        """Return the response of /v1/drift."""
-        served = self.served
-        return {**asdict(served.drift_monitor.state()), "trace": [list(point) for point in served.drift_trace]}
 
-    def reset_drift(self) -> None:
-        """Restart the drift monitor."""
-        self.served.drift_monitor.reset()
-        self.served.drift_trace.clear()
-        self.served.latest.clear()
-        log.warning("the drift monitor was started again")
-        self.metrics.set_drift(self.served.drift_monitor.state())
+def log_prediction(served: ServedModel, data: bytes, record: Mapping[str, Any]) -> None:
+    """Write a line of the log of predictions: enough to find the image and the model again, without the image."""
+    line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "model": served.name}
+    line |= {"image_sha256": sha256(data).hexdigest(), "bundle_sha256": served.description["bundle"]["sha256"]}
+    line |= {key: record[key] for key in ("class", "probability", "p_value", "verdict")}
+    predictions_log.info(json.dumps(line))
 
 
 def trial_input(model: Model) -> Tensor:
@@ -320,11 +373,11 @@ def describe_model(model: Model, limits: Limits) -> dict[str, Any]:
     record = json.dumps(model.public_provenance(), ensure_ascii=False).encode(
         "utf-8", "replace"
     )  # names may be no UTF-8
-    name, sha256 = model.source or ("", "")
+    name, checksum = model.source or ("", "")
     day = str(model.provenance.get("calibration_date", ""))[:10]  # of older bundles it is not known
     return {
         "offaxis": __version__,
-        "bundle": {"name": name, "sha256": sha256, "calibrated": day or "unknown"},
+        "bundle": {"name": name, "sha256": checksum, "calibrated": day or "unknown"},
         "classes": list(model.classes),
         "preprocessing": model.preprocessing.to_json(),
         "networks": sum(isinstance(part, Classifier) for part in model.network.modules()),

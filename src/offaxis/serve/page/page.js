@@ -5,7 +5,7 @@ const KEPT = 2000;          // images in the strip and the table
 const THUMBNAIL = 144;      // pixels
 const REQUEST_IMAGES = 8;   // images in one request, or fewer where the service takes fewer
 const UNREACHABLE = "The service cannot be reached.";
-let model = null, token = "", seen = [], current = null, waiting = [], filter = "all";
+let base = "/v1", model = null, token = "", seen = [], current = null, waiting = [], filter = "all";
 
 async function ask(path, options = {}) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
@@ -19,14 +19,15 @@ async function ask(path, options = {}) {
 
 async function start() {
   try {
-    const answer = await ask("/v1/model");
+    const answer = await ask(base === "/v1" ? "/v1/model" : base);
     if (!answer.ok) return say(answer.status === 401 ? "A token is needed." : "The service gave an unexpected response.", true);
     model = await answer.json();
     const { width, height, colour, features } = model.preprocessing;
     const takes = features ? `vectors of ${features} numbers as JSON` : `${width}×${height} ${colour}`;
     const { name, calibrated } = model.bundle;
     at("about").textContent = `${name}${name && ` (calibrated ${calibrated}): `}${model.classes.length} classes, ${takes}; detector ${model.detector}, ` +
-      `at most ${percent(model.alpha)} of in-distribution images flagged`;
+      `at most ${percent(model.alpha)} of images like those of training flagged`;
+    await offer();
     say("");
     const queue = waiting;
     waiting = [];
@@ -35,13 +36,21 @@ async function start() {
   } catch { say(UNREACHABLE, true); }
 }
 
+// where several models are served, let the user choose one
+async function offer() {
+  const { models } = await (await ask("/v1/models")).json();
+  at("model-row").hidden = models.length < 2;
+  if (at("models").options.length === models.length) return;
+  at("models").replaceChildren(...models.map(({ name }) => new Option(name)));
+}
+
 function say(text, wrong = false) {
   at("progress").textContent = text;
   at("progress").classList.toggle("error", wrong);
 }
 
 const percent = (value) => `${+(100 * value).toFixed(value < 0.1 ? 2 : 1)} %`;
-const kind = (record) => record.error ? "bad" : { "in-distribution": "in", "out-of-distribution": "out" }[record.verdict] ?? "few";
+const kind = (record) => record.error ? "bad" : { "in-distribution": "in", "out-of-distribution": "out", unsure: "unsure" }[record.verdict] ?? "few";
 
 async function check(files) {
   if (!model) { waiting.push(...files); return; }
@@ -74,7 +83,8 @@ async function send(files, retries = 5) {
   const form = new FormData();
   for (const file of files) form.append("files", file, file.name);
   try {
-    const answer = await ask("/v1/predict", { method: "POST", body: form });
+    const counted = at("count").checked ? "" : "?watch=0";  // an image to try the service with is none of its stream
+    const answer = await ask(`${base}/predict${counted}`, { method: "POST", body: form });
     if (answer.status === 503 && retries) {
       await new Promise((resolve) => setTimeout(resolve, 1000 * (+answer.headers.get("Retry-After") || 1)));
       return send(files, retries - 1);
@@ -110,7 +120,7 @@ async function keep(record, file) {
   button.type = "button";
   button.className = kind(record);
   button.title = record.name;
-  button.setAttribute("aria-label", `${record.name}: ${record.error ?? `${record.class}, ${record.verdict}`}`);
+  button.setAttribute("aria-label", `${record.name}: ${record.error ?? `${record.class}, ${words(record)}`}`);
   const inside = document.createElement(small ? "img" : "span");
   if (small) {
     inside.src = small.url;
@@ -127,7 +137,7 @@ async function keep(record, file) {
   const p = record.error ? null : deciding(record);
   const cells = record.error
     ? [record.name, "", "", "", record.error]
-    : [record.name, record.class, percent(record.probability), p === null ? "–" : short(p), record.verdict];
+    : [record.name, record.class, percent(record.probability), p === null ? "–" : short(p), words(record)];
   for (const text of cells) row.insertCell().textContent = text;
   row.lastChild.className = kind(record);
   at("rows").append(row);
@@ -143,6 +153,7 @@ async function keep(record, file) {
   return entry;
 }
 
+const words = (record) => ({ in: "like the training images", out: "unlike the training images", unsure: "unsure" })[kind(record)] ?? "no verdict";
 const short = (p) => p.toFixed(p < 0.01 ? 4 : 3);
 const deciding = (record) => model.per_class ? record.class_p_value : record.p_value;
 const passes = (entry) => filter === "all" || kind(entry.record) === filter;
@@ -151,8 +162,8 @@ function sift(entry) { entry.button.parentElement.hidden = entry.row.hidden = !p
 
 function counts() {
   const count = (which) => seen.filter((other) => kind(other.record) === which).length;
-  at("counts").textContent = `${count("in")} in-distribution, ${count("out")} out-of-distribution` +
-    (count("few") ? `, ${count("few")} without a verdict` : "") + (count("bad") ? `, ${count("bad")} unreadable` : "");
+  at("counts").textContent = `${count("in")} like the training images, ${count("out")} unlike` +
+    (count("unsure") ? `, ${count("unsure")} unsure` : "") + (count("few") ? `, ${count("few")} without a verdict` : "") + (count("bad") ? `, ${count("bad")} unreadable` : "");
 }
 
 function show(entry) {
@@ -171,14 +182,18 @@ function show(entry) {
   at("examples").hidden = true;
   if (record.error) { verdict.textContent = record.error; return; }
   verdict.textContent = {
-    in: "In-distribution: like the training images",
-    out: "Out-of-distribution: unlike the training images",
+    in: "Like the training images",
+    out: "Unlike the training images",
+    unsure: "Unsure: like the training images, but its class is doubtful",
     few: "No verdict: not enough calibration images of this class",
   }[kind(record)];
   at("class").textContent = record.class;
   at("probability").textContent = percent(record.probability);
   const p = deciding(record);
   at("p-value").textContent = p === null ? "–" : short(p);
+  const classes = record.could_be ?? [];
+  at("could-be-row").hidden = classes.length < 2;
+  at("could-be").textContent = classes.join(", ");
   const byCosine = record.cosine !== null;
   at("closeness-label").textContent = byCosine ? "Cosine" : "Score";
   at("cosine").textContent = (byCosine ? record.cosine : record.score).toFixed(3);
@@ -210,7 +225,7 @@ async function why(entry) {
     const form = new FormData();
     form.append("files", entry.file, entry.record.name);
     try {
-      const answer = await ask("/v1/predict?explain=1&watch=0", { method: "POST", body: form });
+      const answer = await ask(`${base}/predict?explain=1&watch=0`, { method: "POST", body: form });
       entry.explanation = (await answer.json()).predictions?.[0]?.explanation ?? null;
     } catch { entry.explanation = null; }
     if (current !== entry) return;
@@ -226,21 +241,14 @@ async function why(entry) {
     ? `“${found.class}”: blue adds to the ${found.of}, red takes from it; the mean over the map is ${found.cosine.toFixed(3)}.`
     : found.reason;
   at("examples").hidden = !found.examples.length;
-  at("example-list").replaceChildren(...found.examples.map((example) => {
-    const item = document.createElement("li"), image = document.createElement("img"), words = document.createElement("span");
-    image.src = example.image;
-    image.alt = `calibration image of ${example.class}`;
-    image.onload = () => image.classList.toggle("large", image.naturalWidth > 150);
-    words.textContent = `${example.class}, ${example.cosine.toFixed(3)}`;
-    item.append(image, words);
-    return item;
-  }));
+  at("example-list").replaceChildren(...found.examples.map((each) => sample(each.image, `${each.class}, ${each.cosine.toFixed(3)}`)));
 }
 
 // The table as CSV. A text that a spreadsheet would run as a formula gets an apostrophe.
 function table() {
-  const columns = ["name", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "error"];
+  const columns = ["name", "class", "probability", "cosine", "score", "p_value", "class_p_value", "verdict", "could_be", "error"];
   const cell = (value) => {
+    if (Array.isArray(value)) return cell(value.join(" "));
     if (value === null || value === undefined) return "";
     if (typeof value === "number") return String(value);
     const safe = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
@@ -262,7 +270,7 @@ async function drift() {
   const words = at("drift");
   let state;
   try {
-    const answer = await ask("/v1/drift");
+    const answer = await ask(`${base}/drift`);
     if (!answer.ok) return;
     state = await answer.json();
   } catch {
@@ -275,13 +283,27 @@ async function drift() {
   words.textContent = state.alarm
     ? `The stream has left the training distribution: at image ${state.alarmed_at} the odds against “no drift” passed ${odds.toFixed(0)} : 1.`
     : state.images ? `No sign of drift over ${state.images} images (alarm at odds of ${odds.toFixed(0)} : 1).`
-      : "No images yet.";
+      : "No images have been counted yet.";
   if (state.warnings && !state.alarm) {
     words.className = "few";
     words.textContent = `A warning at image ${state.warned_at} of ${state.images}: the latest images are unlike the training images, ` +
       `though not yet beyond doubt (alarm at odds of ${odds.toFixed(0)} : 1).`;
   }
   driftLine(state);
+  at("report").textContent = state.report?.text ?? "";
+  at("unusual").hidden = !state.unusual.length;
+  at("unusual-list").replaceChildren(...state.unusual.map((each) => sample(each.image, `${each.class}, p ${short(each.p_value)}`)));
+}
+
+// an item of a list of images
+function sample(source, text) {
+  const item = document.createElement("li"), image = document.createElement("img"), caption = document.createElement("span");
+  image.src = source;
+  image.alt = text;
+  image.onload = () => image.classList.toggle("large", image.naturalWidth > 150);
+  caption.textContent = text;
+  item.append(image, caption);
+  return item;
 }
 
 // a drop has files, or folders with files in them
@@ -335,6 +357,15 @@ at("choose-folder").addEventListener("click", () => at("folder").click());
 for (const id of ["files", "folder"]) {
   at(id).addEventListener("change", async (event) => { await take(event.target.files); event.target.value = ""; });
 }
+at("reset").addEventListener("click", async () => {
+  if (!confirm("Forget the images that were counted, and start the drift monitor again?")) return;
+  try { await ask(`${base}/drift/reset`, { method: "POST" }); } catch { return say(UNREACHABLE, true); }
+  await drift();
+});
+at("models").addEventListener("change", (event) => {
+  base = `/v1/models/${event.target.value}`;
+  start();
+});
 at("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   token = at("token").value;
