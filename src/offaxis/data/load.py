@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
@@ -87,19 +87,18 @@ def own_files(path: Path, split: Split, skip_bad: bool, holdout: float | None) -
     return find_images(place or folder, skip_bad, classes), divided
 
 
-def _load_own(
-    path: Path,
-    split: Split,
-    shape: Shape | None,
-    *,
-    resize: str | None,
-    holdout: float | None,
-    seed: int,
-    skip_bad: bool,
-    in_memory: bool | None,
-    drop_duplicates: bool,
-) -> ImageSet:
+class _Rules(TypedDict):
+    """How the images of a folder are read and divided; see :func:`load_images`."""
+
+    resize: str | None
+    holdout: float | None
+    seed: int
+    skip_bad: bool
+
+
+def _load_own(path: Path, split: Split, shape: Shape | None, in_memory: bool | None, rules: _Rules) -> ImageSet:
     """Read a folder or an archive of images; see :func:`load_images`. Without a shape, all must have one size."""
+    holdout, seed, skip_bad = rules["holdout"], rules["seed"], rules["skip_bad"]
     files, divided = own_files(path, split, skip_bad, holdout)
     name = Path(os.path.abspath(path)).name  # noqa: PTH100 - that of "." too, and of a link its own
     native = None
@@ -110,17 +109,12 @@ def _load_own(
         labels = torch.tensor(files.labels or [0] * len(files.paths))
         parts = held_out_indices(labels, files.classes or (name,), holdout, seed)
         files = files.only(parts[0 if split == "train" else 1].tolist())
-    reading = Reading(shape=shape, resize=resize_rule(shape, resize), native=native)
+    reading = Reading(shape=shape, resize=resize_rule(shape, rules["resize"]), native=native)
     images = images_of_files(name, files, reading, skip_bad=skip_bad, in_memory=in_memory)
     images.path = printable(path.resolve())
     options: dict[str, Any] = {"size": list(shape[1:]), "resize": reading.resize}
     options |= {"skip_bad": True} if skip_bad else {}
-    options |= {"drop_duplicates": True} if drop_duplicates else {}
     images.options = options | ({"holdout": holdout, "seed": seed} if divided else {})
-    if drop_duplicates and split == "test":
-        rules: dict[str, Any] = {"resize": resize, "holdout": holdout, "seed": seed, "skip_bad": skip_bad}
-        training = load_images(path, "train", size=shape[1:], in_memory=False, **rules)
-        images = drop_copies(images, image_hashes(training))
     return images
 
 
@@ -294,17 +288,15 @@ def load_images(
         at_least_one("count", count)
     shape = _requested_shape(like.shape if isinstance(like, ImageSet) else like, size)
     if _is_own(name, path):
-        return _load_own(
-            path,
-            split,
-            shape,
-            resize=resize,
-            holdout=holdout,
-            seed=seed,
-            skip_bad=skip_bad,
-            in_memory=in_memory,
-            drop_duplicates=drop_duplicates,
-        )
+        rules = _Rules(resize=resize, holdout=holdout, seed=seed, skip_bad=skip_bad)
+        images = _load_own(path, split, shape, in_memory, rules)
+        if drop_duplicates:
+            images.options = {**images.options, "drop_duplicates": True}
+            training = (
+                load_images(path, "train", size=images.shape[1:], in_memory=False, **rules) if split == "test" else None
+            )
+            images = images if training is None else drop_copies(images, image_hashes(training))
+        return images
     entry, place = known(str(name)), data_root(root)
     if path.is_dir() and path.resolve().parent != place.resolve() and has_images(path):
         warnings.warn(
