@@ -250,3 +250,25 @@ def test_the_tree_of_the_docs_is_the_tree() -> None:
         for name, room in rooms.items()
     }
     assert shown == found
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+def test_a_researchers_head_and_detector_are_compared(folder: Path) -> None:
+    printed = run_apart("researcher.py", folder=folder)
+    assert "| soft-distance" in printed
+    assert "soft-distance (tuned)" in printed
+    assert re.search(
+        r"prototypes: soft-distance \(tuned\) minus linear: max-softmax: [+-]\d+\.\d\d points of auroc", printed
+    )
+    assert r"\begin{tabular}" in printed
+    assert "The class found worst: " in printed
+
+
+@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+def test_a_plan_of_the_paper_runs_each_command_once(tmp_path: Path) -> None:
+    printed = run("paper_plan.py", folder=tmp_path).splitlines()
+    running = [line for line in printed if line.startswith("running: ")]
+    assert len(running) == len(set(running)) == 6  # two trainings, shared, and two evaluations for each
+    assert (tmp_path / "paper" / "histograms" / "histograms.svg").exists()
+    again = run("paper_plan.py", folder=tmp_path)
+    assert "running: " not in again

@@ -24,7 +24,7 @@ from offaxis.paper.commands import (
     total_seconds,
 )
 from offaxis.paper.items import ITEMS, PaperItem, paper_items
-from offaxis.paper.launch import launch, write_slurm
+from offaxis.paper.launch import run_launched, write_slurm
 from offaxis.paper.settings import PAPER, SCALES, Settings
 from offaxis.paper.tables import Cost, measure_cost
 from offaxis.progress import print_note
@@ -78,7 +78,7 @@ def reproduce_item(options: ReproduceOptions, _: tuple[str, ...]) -> None:
         console.print(f"bash {script} submits {len(left)} jobs; the same command writes the tables when they are done.")
         return
     if options.devices or options.launcher == "ray":
-        launch(left, options.devices, folder / "logs", ray=options.launcher == "ray", note=note)
+        run_launched(left, options.devices, folder / "logs", ray=options.launcher == "ray", note=note)
     else:
         _run(left, options.quiet)
     for name, entry in chosen.items():

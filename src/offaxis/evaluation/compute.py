@@ -258,7 +258,7 @@ def _score(
     one: Evaluation, images: EvaluationSet, requests: Iterable[ScoreRequest], record: NetworkRecord | None
 ) -> NetworkRecord | None:
     """Compute the scores of a set that are not there yet and, of ID images, the network's record where it has none."""
-    references = {request: _reference(one, request, images) for request in requests}
+    references = {request: _score_reference(one, request, images) for request in requests}
     missing = [request for request, name in references.items() if not one.store.has_scores(name)]
     predictions = predictions_reference(one.opened.key, images.key)
     labels = images.labelled and not one.store.has_scores(predictions)
@@ -281,7 +281,7 @@ def _score(
     return record
 
 
-def _reference(one: Evaluation, request: ScoreRequest, images: EvaluationSet) -> str:
+def _score_reference(one: Evaluation, request: ScoreRequest, images: EvaluationSet) -> str:
     make = request.run.grid_reference if request.grid else request.run.reference
     return make(one.opened.key, images.key)
 

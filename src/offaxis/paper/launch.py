@@ -68,7 +68,7 @@ def run_words(words: Sequence[str], log: Path, folder: Path) -> int:
         return subprocess.run(command, stdout=output, stderr=output, cwd=folder, check=False).returncode
 
 
-def launch(steps: Sequence[Command], devices: Sequence[str], logs: Path, *, ray: bool, note: Note) -> None:
+def run_launched(steps: Sequence[Command], devices: Sequence[str], logs: Path, *, ray: bool, note: Note) -> None:
     """Run commands on devices of this machine, or on the Ray cluster of ``RAY_ADDRESS``, else one that is started here.
 
     Args:
