@@ -97,7 +97,16 @@ def main() -> None:
         "evaluate", run, "--ood", folders, "--detectors", DETECTORS, "--no-tune", "--out", out / "results", "--quiet"
     )
     offaxis("report", out / "results", "--out", out / "report", "--title", "Photographs")
-    print(f"\nThe page: {out / 'report' / 'index.html'}\nThe images with the highest scores: {out / 'scores.html'}")
+    pages = {
+        "run/classes.html": "Training: what is taken for what, and images whose folder is doubtful",
+        "scores.html": "Scores: the photographs that are most unlike the classes",
+        "report/index.html": "Report: how well detectors find them",
+    }
+    links = "".join(f'<li><a href="{page}">{title}</a>' for page, title in pages.items())
+    page = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
+    page += f"<title>Photographs</title><h1>Photographs that come with scikit-image</h1><ul>{links}</ul></html>\n"
+    (out / "index.html").write_text(page, encoding="utf-8")
+    print(f"\nThe pages: {out / 'index.html'}")
 
 
 if __name__ == "__main__":

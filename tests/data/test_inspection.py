@@ -91,6 +91,19 @@ def test_statistics_are_those_of_the_pixels(tmp_path: Path, save: Save) -> None:
     assert found.sizes.different == 3
 
 
+def test_a_contact_sheet_names_classes_below_the_images() -> None:
+    images = torch.full((4, 3, 64, 64), 200, dtype=torch.uint8)
+    bare = contact_sheet(TensorSet("x", images))
+    named = contact_sheet(TensorSet("x", images, torch.arange(4), ("boxer", "pug", "beagle", "")))
+    assert bare.size[1] == 2 * (64 + 6) + 6
+    assert named.size[1] == bare.size[1] + 2 * 13
+    below = np.asarray(named)[6 + 64 : 6 + 64 + 13]
+    for place, dark in ((slice(6, 70), True), (slice(76, 140), True)):
+        assert bool((below[:, place] < 60).all(2).any()) == dark
+    last = np.asarray(named)[-19:-6, 76:140]
+    assert not (last < 60).all(2).any()  # a class without a name
+
+
 def test_a_contact_sheet_shows_evenly_spaced_images(tmp_path: Path) -> None:
     shades = torch.arange(10, dtype=torch.uint8).mul(25).view(10, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
     page = contact_sheet(TensorSet("x", shades), count=4, tile=16)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from offaxis.data.decode import size_of
@@ -70,12 +70,14 @@ def common_frame(widths: Tensor) -> Frame:
     return Frame(width, share, (widths == width).double().mean().item())
 
 
-_GAP = 6
+_GAP, _CAPTION = 6, 13
 _BACKGROUND = (120, 140, 170)  # neither black nor grey, so that frames and margins show
 
 
 def contact_sheet(images: ImageSet, count: int = 100, tile: int = 64) -> Image.Image:
     """Draw evenly spaced images of a set as a page, row by row; small ones are enlarged without smoothing.
+
+    Below each stand its class and the name of its file, as far as they are known and there is room.
 
     Args:
         images: the set.
@@ -93,13 +95,25 @@ def contact_sheet(images: ImageSet, count: int = 100, tile: int = 64) -> Image.I
     tiles = pixels.permute(0, 2, 3, 1).repeat_interleave(scale, 1).repeat_interleave(scale, 2).numpy()
     columns = math.ceil(math.sqrt(len(tiles)))
     rows = math.ceil(len(tiles) / columns)
-    height, width = tiles.shape[1] + _GAP, tiles.shape[2] + _GAP
+    captions = [_caption(images, index) for index in chosen.tolist()]
+    height, width = tiles.shape[1] + _GAP + _CAPTION * any(captions), tiles.shape[2] + _GAP
     page = np.empty((rows * height + _GAP, columns * width + _GAP, 3), np.uint8)
     page[:] = _BACKGROUND
     for number, image in enumerate(tiles):
         top, left = number // columns * height + _GAP, number % columns * width + _GAP
         page[top : top + image.shape[0], left : left + image.shape[1]] = image
-    return Image.fromarray(page)
+    sheet = Image.fromarray(page)
+    drawing = ImageDraw.Draw(sheet)
+    for number, caption in enumerate(captions):
+        top, left = number // columns * height + _GAP + tiles.shape[1], number % columns * width + _GAP
+        drawing.text((left, top), caption[: (width - _GAP) // 6], "black", font_size=10)
+    return sheet
+
+
+def _caption(images: ImageSet, index: int) -> str:
+    """Return what stands below an image: its class and the name of its file, as far as they are known."""
+    name = images.classes[images.labels[index]] if images.classes and images.labels is not None else ""
+    return f"{name} {Path(images.paths[index]).name if images.paths else ''}".strip()
 
 
 def write_contact_sheet(images: ImageSet, path: Path, count: int = 100, tile: int = 64) -> None:
@@ -169,7 +183,10 @@ def near_copies(images: ImageSet, others: ImageSet) -> tuple[NearPair, ...]:
 def pair_sheet(images: ImageSet, other: ImageSet, pairs: Sequence[NearPair]) -> ImageSet:
     """Return each pair as one image, side by side, for a contact sheet."""
     left, right = (torch.tensor([getattr(pair, side) for pair in pairs]) for side in ("first", "second"))
-    return TensorSet("pairs", torch.cat([images.batch(left), other.batch(right)], dim=3))
+    sheet = TensorSet("pairs", torch.cat([images.batch(left), other.batch(right)], dim=3))
+    names = [(images.called(pair.first), other.called(pair.second)) for pair in pairs]
+    sheet.paths = tuple(Path(" | ".join(Path(name).name for name in both)) for both in names)
+    return sheet
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from offaxis.prediction import Verdict
 from offaxis.progress import Progress
 from offaxis.score.images import Scored, files, score_sources, score_with_ray, sources
 from offaxis.score.page import MAPS, choose, write_score_page
-from offaxis.score.rows import FIELDS, Journal, Row, StandardOutput, format_of, readable, shortened
+from offaxis.score.rows import FIELDS, Journal, Row, StandardOutput, format_of, four_digits, readable
 
 __all__ = ["RowCounts", "score_images", "sentences", "write_score_page"]
 T = TypeVar("T")
@@ -219,8 +219,8 @@ class RowCounts:
             self._reasons[row["error"]] += 1
             return
         self._kinds[row["verdict"], row["class"], row["seen"]] += 1
-        score = shortened(row["score"])  # as a CSV file gives it back to a run that is resumed
-        kept = {key: shortened(row[key]) for key in SHOWN}
+        score = four_digits(row["score"])  # as a CSV file gives it back to a run that is resumed
+        kept = {key: four_digits(row[key]) for key in SHOWN}
         self.top.add(score, lambda: (kept, None if pixels is None else thumbnail_uri(pixels)))
         self.examined.add(score, lambda: (kept, pixels))
 

@@ -76,7 +76,7 @@ def row_of(name: str, prediction: Prediction, seen: str | None = None) -> Row:
     }
 
 
-def shortened(value: Any) -> Any:
+def four_digits(value: Any) -> Any:
     """Return a number with four significant digits, as people read it, and anything else as it is."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
@@ -121,7 +121,7 @@ class RowWriter:
         """Write rows."""
         for row in rows:
             if self.csv is not None:
-                self.csv.writerow([_csv_cell(field, shortened(row[field])) for field in self.fields])
+                self.csv.writerow([_csv_cell(field, four_digits(row[field])) for field in self.fields])
             else:
                 self.file.write(self.line(row))
 
