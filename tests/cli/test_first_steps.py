@@ -123,7 +123,10 @@ def test_a_package_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("importlib.import_module", broken)
     assert doctor._importable("nothing-of-this-name") == "not installed"
-    assert "cannot be imported (RuntimeError: operator torchvision::nms does not exist)" in doctor._importable("numpy")
+    said = doctor._importable("numpy")
+    assert "cannot be imported (RuntimeError: operator torchvision::nms does not exist)" in said
+    assert "torchvision was built for another torch" in said
+    assert "download.pytorch.org/whl/cpu" in said
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit memory in other ways")

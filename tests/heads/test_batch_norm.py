@@ -1,6 +1,10 @@
 """Batch normalisation over processes: PyTorch's own in one, the global batch's in several."""
 
 import copy
+import os
+import socket
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,23 +93,29 @@ def test_every_head_in_half_precision_takes_a_step(name: str, dtype: torch.dtype
     assert any(not torch.equal(p, before[n]) for n, p in head.named_parameters())
 
 
-def _one_of_two(rank: int, folder: str, images: torch.Tensor, weights: torch.Tensor) -> None:
-    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+def _one_of_two(rank: int, port: int, folder: str, images: torch.Tensor, weights: torch.Tensor) -> None:
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     norm = SyncedBatchNorm(3).double()
     share = images[rank * 4 : rank * 4 + 4].clone().requires_grad_()
     out = norm(share)
     (out * weights[rank * 4 : rank * 4 + 4]).sum().backward()
     torch.save(
         {"out": out.detach(), "gradient": share.grad, "var": norm.running_var, "mean": norm.running_mean},
-        f"{folder}/{rank}.pt",
+        f"{folder}/{rank}.part",
     )
-    dist.destroy_process_group()
+    Path(folder, f"{rank}.part").rename(Path(folder, f"{rank}.pt"))
+    while not Path(folder, f"{1 - rank}.pt").exists():
+        time.sleep(0.01)
+    os._exit(0)  # gloo's threads and its store abort a process whose peer has gone first
 
 
 def test_two_processes_normalise_by_their_common_batch_and_pass_the_gradient_back(tmp_path: object) -> None:
     torch.manual_seed(0)
     images, weights = torch.randn(8, 3, 2, 2).double(), torch.randn(8, 3, 2, 2).double()
-    spawn(_one_of_two, (str(tmp_path), images, weights), nprocs=2)  # type: ignore[no-untyped-call]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spawn(_one_of_two, (port, str(tmp_path), images, weights), nprocs=2)  # type: ignore[no-untyped-call]
     halves = [torch.load(f"{tmp_path}/{rank}.pt", weights_only=True) for rank in (0, 1)]
     norm = nn.BatchNorm2d(3).double()
     whole = images.clone().requires_grad_()

@@ -23,6 +23,13 @@ BESIDE = ("timm", "torchvision", "transformers", "pytorch-ood")
 """Packages of others that offaxis works with where they can be imported."""
 
 
+_TORCHVISION = (
+    "torchvision was built for another torch, as that of PyPI is for one with CUDA: take both from one place, such as pip "
+    "install --force-reinstall torch torchvision --index-url https://download.pytorch.org/whl/cpu, or remove torchvision, "
+    "which offaxis does not need"
+)
+
+
 def extras() -> dict[str, dict[str, str | None]]:
     """Return, for each extra, its packages with their versions; None for one that is missing."""
     found: dict[str, dict[str, str | None]] = {}
@@ -49,7 +56,8 @@ def _importable(package: str) -> str:
         importlib.import_module(package.replace("-", "_"))
     except Exception as error:  # whatever a broken installation raises
         reason = " ".join(str(error).split())[:120]
-        return f"{version}, which cannot be imported ({type(error).__name__}: {reason})"
+        torchvision = "torchvision::" in reason and f". {_TORCHVISION}"
+        return f"{version}, which cannot be imported ({type(error).__name__}: {reason}){torchvision or ''}"
     return version
 
 
