@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     from offaxis.detectors.base import Detector
@@ -83,6 +83,23 @@ HEADS: "Named[Callable[..., Head]]" = Named(
     }
 )
 """Name -> (in_features, num_classes, **arguments) -> Head."""
+HeadName = Literal[
+    "cosine",
+    "linear",
+    "deconf-c",
+    "deconf-i",
+    "deconf-e",
+    "isomax",
+    "logitnorm",
+    "t2fnorm",
+    "elogitnorm",
+    "l2-softmax",
+    "sphereface",
+    "cosface",
+    "arcface",
+    "keep",
+]
+"""The keys of HEADS, which type checkers read here; and "keep", the trained output layer as it is, where a network has one."""
 
 NETWORKS: "Named[Callable[..., Classifier]]" = Named(
     {

@@ -193,7 +193,9 @@ def test_the_trainer_of_transformers_gets_the_loss_with_the_margin() -> None:
     assert torch.equal(plain.loss, F.cross_entropy(network(images), labels))
 
 
-@pytest.mark.filterwarnings("ignore:The network has learned next to nothing")
+@pytest.mark.filterwarnings(
+    "ignore:The network has learned next to nothing", "ignore:The class of .* of the calibration"
+)
 @pytest.mark.parametrize(
     ("head", "options", "frozen"),
     [

@@ -345,6 +345,18 @@ class Detector(Fitted, ABC):
                 "register_buffer with a value; or define the property `fitted`."
             )
 
+    def check_grid(self) -> None:
+        """Raise ArgumentError where ``grid`` does not name hyperparameters with values to try."""
+        grid: Any = self.grid
+        if not isinstance(grid, Mapping) or not all(
+            name in self.tunable and isinstance(values, (list, tuple)) and values for name, values in grid.items()
+        ):
+            raise ArgumentError(
+                f"Expected `grid` of {self.name} to give values to try of what `tunable` names "
+                f"({', '.join(self.tunable) or 'nothing'}), as in {{'power': (1, 2)}}, but got {grid!r}: it is an attribute of "
+                "the class, or a property."
+            )
+
     # tuning ----------------------------------------------------------------------------------------------------------
 
     @property
@@ -415,6 +427,7 @@ class Detector(Fitted, ABC):
 
     def tune(self, network: Network, id_images: ImageBatches, ood_images: ImageBatches) -> Self:
         """Return the detector with hyperparameters chosen on validation images of the ID set and of an assumed OOD set."""
+        self.check_grid()
         id_grid, ood_grid = (
             concatenated(
                 [self.grid_scores_images(network, images) for images, _ in prepared_batches(network, batches)], what

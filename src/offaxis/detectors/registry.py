@@ -223,7 +223,10 @@ def make_detectors(
             own = [kind for kind in DETECTORS if kind not in NATIVE and kind not in theirs]
             names = [*{"native": native, "pytorch-ood": theirs, "all": [*native, *own, *theirs]}[str(text)]]
         wanted |= dict.fromkeys(names)
-    return [make_detector(one, network, std) if isinstance(one, str) else one for one in wanted]
+    made = [make_detector(one, network, std) if isinstance(one, str) else one for one in wanted]
+    for detector in made:
+        detector.check_grid()
+    return made
 
 
 OWN = re.compile(r"(.+?\.py(?::[A-Za-z_]\w*(?=:|$))?)(?::(.*))?", re.DOTALL)

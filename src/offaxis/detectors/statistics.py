@@ -7,10 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from offaxis.errors import MissingOutputError, NotFittedError
-from offaxis.heads import CosineHead, Head, LinearHead
+from offaxis.heads import Head
 from offaxis.heads.base import at_least_float32
-from offaxis.heads.cosine import EPS
-from offaxis.heads.normalised import L2SoftmaxHead
 from offaxis.networks.run import accumulating, widest
 
 
@@ -213,20 +211,18 @@ class HeadCopy(Fitted):
         Raises:
             MissingOutputError: the head is of another kind, which has no such linear map.
         """
-        if not isinstance(head, (LinearHead, L2SoftmaxHead, CosineHead)):
+        if head.linear_in is None:
             raise MissingOutputError(
                 f"Expected a linear or cosine head, whose logits are a linear map of the features, but the network has a "
                 f"{type(head).__name__}. Use a detector that reads logits or features alone."
             )
-        weight = at_least_float32(head.weight.detach()).clone()
-        self.bias = weight.new_zeros(len(weight))
-        if isinstance(head, CosineHead):
-            weight = F.normalize(weight, dim=1, eps=EPS)
-        elif head.bias is not None:
-            self.bias = head.bias.detach().to(weight.dtype).clone()
-        self.weight = weight
+        own: Any = head
+        weight, directions = at_least_float32(own.weight.detach()).clone(), head.linear_in == "directions"
+        self.weight = F.normalize(weight, dim=1) if directions else weight
+        bias = None if directions else own.bias
+        self.bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(weight.dtype).clone()
         # Lengths to this power: 1 divides by them, 0 does not.
-        self.power = weight.new_tensor(float(isinstance(head, CosineHead)))
+        self.power = weight.new_tensor(float(directions))
 
     def sizes(self) -> dict[str, int]:
         """Return the width of the features."""
@@ -243,7 +239,7 @@ class HeadCopy(Fitted):
         return logits if scale is None else scale.to(inputs.dtype).unsqueeze(1) * logits
 
     def _length(self, features: Tensor) -> Tensor:
-        length: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min(EPS)
+        length: Tensor = torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min(1e-12)
         return length.pow(self.power.to(features.dtype))
 
 

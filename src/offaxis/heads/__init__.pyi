@@ -1,6 +1,5 @@
 from offaxis.heads.base import Head as Head
 from offaxis.heads.base import HeadLike as HeadLike
-from offaxis.heads.base import HeadName as HeadName
 from offaxis.heads.base import Outputs as Outputs
 from offaxis.heads.base import complete_description as complete_description
 from offaxis.heads.base import describe_head as describe_head
@@ -18,3 +17,4 @@ from offaxis.heads.normalised import L2SoftmaxHead as L2SoftmaxHead
 from offaxis.heads.normalised import LogitNormHead as LogitNormHead
 from offaxis.heads.normalised import T2FNormHead as T2FNormHead
 from offaxis.names import HEADS as HEADS
+from offaxis.names import HeadName as HeadName

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from offaxis.errors import ArgumentError, HeadError
 from offaxis.files import running_python
-from offaxis.names import HEADS, alike
+from offaxis.names import HEADS, HeadName, alike
 
 OWN_HEAD = re.compile(r"(.+\.py):(\w+)", re.DOTALL)
 """The name of a head of the user's: a Python file and a class, or a function, in it."""
@@ -59,6 +59,8 @@ class Head(nn.Module, ABC):
         in_features: d, the size of the features it takes.
         num_classes: C, the number of logits it gives.
         undecayed: names of its parameters without weight decay, unless the recipe sets ``decay_head``.
+        linear_in: what its logits at test are linear in, but for the scale of an image: the ``features`` of its outputs, by
+            ``weight`` and ``bias``; their directions, by the directions of ``weight``; None for neither.
         arguments: its arguments besides the sizes, as JSON can hold them.
         scores_apart: whether ``score_logits`` are other logits than those that classify.
         normalises_logits: whether logits have a fixed size in train mode, so that a loss above ln C, that of guessing, says
@@ -67,6 +69,7 @@ class Head(nn.Module, ABC):
 
     arguments: dict[str, Any]
     undecayed: tuple[str, ...] = ()
+    linear_in: Literal["features", "directions"] | None = None
     scores_apart: bool = False
     normalises_logits: bool = False
 
@@ -147,23 +150,6 @@ LARGEST_FEATURE = 1e30  # beyond it, a sum of products could overflow to inf - i
 LARGEST_EXPONENT = 60.0  # exp(60) is 1e26: no trained scale comes near it, and s * cos stays finite
 
 
-HeadName = Literal[
-    "cosine",
-    "linear",
-    "deconf-c",
-    "deconf-i",
-    "deconf-e",
-    "isomax",
-    "logitnorm",
-    "t2fnorm",
-    "elogitnorm",
-    "l2-softmax",
-    "sphereface",
-    "cosface",
-    "arcface",
-    "keep",
-]
-"""The keys of HEADS; and "keep", the trained output layer as it is, where a network has one."""
 HeadLike = HeadName | Callable[[int, int], Head]
 """A name out of HEADS, or a callable (in_features, num_classes) -> Head such as ``partial(CosineHead, scale=16.0)``."""
 

@@ -159,6 +159,7 @@ class CosineHead(Head):
     """
 
     undecayed: tuple[str, ...] = ("weight", "hidden.weight", "hidden.bias")
+    linear_in = "directions"
 
     def __init__(
         self,

@@ -24,6 +24,8 @@ class LinearHead(Head):
     wherever the features are.
     """
 
+    linear_in = "features"
+
     def __init__(self, in_features: int, num_classes: int, scale: Scale | None = None, *, bias: bool = True) -> None:
         super().__init__(in_features, num_classes)
         self.weight, self.bias = linear_parameters(in_features, num_classes)

@@ -172,6 +172,8 @@ class L2SoftmaxHead(Head):
         tensor([16., 16., 16.])
     """
 
+    linear_in = "features"
+
     def __init__(self, in_features: int, num_classes: int, scale: float | None = None) -> None:
         super().__init__(in_features, num_classes)
         if scale is None:
