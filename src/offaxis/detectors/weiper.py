@@ -39,8 +39,8 @@ def histograms(values: Tensor, limits: Tensor) -> Tensor:
 
 def divergence(typical: Tensor, shares: Tensor, window: int, floor: float) -> Tensor:
     """Compute D (N,) >= 0 between a typical histogram (BINS,) and smoothed ones (N, BINS); ``floor`` is added to each bin."""
-    before = (window - 1) // 2
-    padded = F.pad(shares, (before, window - 1 - before), mode="replicate")
+    places = torch.arange(BINS + window - 1, device=shares.device) - (window - 1) // 2
+    padded = shares[:, places.clamp(0, BINS - 1)]  # the outer bins are repeated
     q = torch.stack([padded[:, start : start + BINS] for start in range(window)]).mean(0) + floor
     p = typical.to(q.dtype) + floor
     p, q = p / p.sum(), q / q.sum(1, keepdim=True)
