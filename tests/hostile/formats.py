@@ -113,6 +113,7 @@ def hostile_pickles() -> list[bytes]:
         b"Np99999999\n.",
         b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x7f.",  # a frame of 2**63 bytes
         b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x7f.",  # bytes of that length
+        b"\x80\x05\x96\x00\x00\x00\x40\x00\x00\x00\x00" + bytes(99) + b".",  # a bytearray of a gigabyte
         b"\x80\x02T\xff\xff\xff\x7f.",
         b"\x80\x02" + b"(" * 100_000 + b".",
         b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -122,11 +122,23 @@ def read_pickle(path: Path) -> dict[str, Any]:
     return {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in found.items()}
 
 
+def _load_bytearray(unpickler: Any) -> None:
+    """Read the bytes, and then make a bytearray of them."""
+    (length,) = struct.unpack("<Q", unpickler.read(8))
+    data = unpickler.read(length)
+    if len(data) < length:
+        raise pickle.UnpicklingError("it is cut off")
+    unpickler.append(bytearray(data))
+
+
 class _ArrayUnpickler(pickle._Unpickler):
     """An unpickler that knows the functions below and no other name.
 
-    It is Python's own in Python: that in C makes a table as long as the largest number in a file says.
+    It is Python's own in Python: that in C makes a table as long as the largest number in a file says. Nor is a bytearray made
+    before its bytes are there.
     """
+
+    dispatch: ClassVar[dict[int, Any]] = {**pickle._Unpickler.dispatch, pickle.BYTEARRAY8[0]: _load_bytearray}
 
     def find_class(self, module: str, name: str) -> Any:
         """Return the function of this name, or raise UnpicklingError."""
