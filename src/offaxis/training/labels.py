@@ -17,7 +17,7 @@ from offaxis.networks.classifier import Classifier
 from offaxis.training.features import extract_features, train_head, with_enough_epochs
 from offaxis.training.recipe import frozen
 
-FOLDS, STEPS = 5, 100
+FOLDS, STEPS = 5, 200
 FEW = 12
 """Training images, below which a class is named."""
 MOST_SHOWN, MOST_PICTURES, WIDEST = 8, 100, 40
