@@ -5,23 +5,18 @@ import json
 import random
 import zipfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from PIL import Image, features
+from PIL import Image
 
 from offaxis import bundle as bundles
+from offaxis.data.decode import FORMATS
 from offaxis.errors import OffaxisError
 
-FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF"]
-if features.check("avif"):
-    FORMATS.append("AVIF")
-with suppress(ImportError):
+if "HEIF" in FORMATS:
     import pillow_heif
 
     pillow_heif.register_heif_opener()
-    FORMATS.append("HEIF")
-
 
 Counts = dict[str, int]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageCms, ImageOps, features
+from PIL import Image, ImageCms, ImageOps
 
 from offaxis.errors import DataError, MissingPackageError, OffaxisError
 
@@ -35,11 +35,8 @@ FORMATS = ["PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM", "TIFF"]
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff"}
 # formats of telephones and cameras that must be converted first
 OTHER_SUFFIXES = {".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw"}
-for _format, _suffixes, _is_read in (
-    ("HEIF", {".heic", ".heif"}, importlib.util.find_spec("pillow_heif") is not None),
-    ("AVIF", {".avif"}, features.check("avif")),
-):
-    if _is_read:
+for _format, _suffixes, _module in (("HEIF", {".heic", ".heif"}, "pillow_heif"), ("AVIF", {".avif"}, "PIL._avif")):
+    if importlib.util.find_spec(_module) is not None:
         FORMATS.append(_format)
         SUFFIXES |= _suffixes
         OTHER_SUFFIXES -= _suffixes
