@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from offaxis.calibration.drift import noticed
 from offaxis.data import ImageSet, TensorSet, embedded, match
 from offaxis.data.adapt import as_batches
 from offaxis.data.catalogue import cache_folder
@@ -61,7 +62,9 @@ def expect(model: Model, training: ImageSet, calibrating: ImageSet) -> dict[str,
         for what, found in (("new classes like yours", new), ("images that are nothing like yours", nothing))
         if found is not None and found["auroc"] <= POOR
     ]
-    said = [*_sentences(new, nothing, model.calibration.alpha), *advice]
+    aurocs = [found["auroc"] for found in (new, nothing) if found is not None and not found.get("optimistic")]
+    drift = noticed(len(model.calibration.scores), min(aurocs))
+    said = [*_sentences(new, nothing, model.calibration.alpha), drift, *advice]
     return {"new_classes": new, "nothing_like": nothing, "alpha": model.calibration.alpha, "sentences": said}
 
 

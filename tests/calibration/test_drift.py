@@ -188,3 +188,25 @@ def test_calibration_scores_may_be_a_list_and_none_may_be_nan() -> None:
         with pytest.raises(CalibrationError, match="finite"):
             one.add(wrong)
     assert one.state().images == 2
+
+
+def test_what_is_said_to_be_noticed_is_noticed_by_the_monitor() -> None:
+    """The table against the monitor itself: half OOD with 50 calibration images, and a tenth that 50 do not notice."""
+    from offaxis.calibration.drift import noticed
+
+    delays = pytest.importorskip("benchmarks.drift_notice", reason="run from the project's folder").delays
+    found = []
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        monitor = DriftMonitor(random.normal(size=50))
+        while not monitor.state().alarm and monitor.state().images < 300:
+            monitor.add(float(random.normal() + 2.33 * (random.uniform() < 0.5)))
+        found.append(monitor.state().images)
+    assert 15 <= np.median(found) <= 50
+    assert np.median(delays(50, 0.5, 0.95, streams=20, length=300)) == pytest.approx(np.median(found), rel=0.5)
+    assert np.isfinite(delays(50, 0.1, 0.95, streams=20, length=600)).mean() < 0.75
+    said = noticed(50, 0.95)
+    assert "50 % OOD after about 27 images; smaller shares late or never" in said
+    assert "More calibration images notice more" in said
+    assert "5 % OOD after about 204 images" in noticed(5000, 0.97)
+    assert "hardly any share" in noticed(50, 0.6)

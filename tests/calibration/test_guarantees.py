@@ -29,23 +29,25 @@ guarantees = pytest.importorskip("benchmarks.batch_guarantees", reason="run from
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=40), st.sampled_from([0.01, 0.05, 0.1, 0.25, 0.3, 0.9]))
 def test_the_flagged_are_those_of_benjamini_and_hochberg(ranks: list[int], fdr: float) -> None:
-    """Against the definition, in exact fractions: the largest k with k p-values of at most k fdr / m."""
+    """Against the definition, in exact fractions: the largest k with k p-values of at most k fdr / m_0."""
     exact = [Fraction(rank, 100) for rank in ranks]
     bound = Fraction(repr(fdr))
     ordered = sorted(exact)
-    k = max((i for i, p in enumerate(ordered, 1) if p <= i * bound / len(exact)), default=0)
+    storey = min(len(exact), 2 * (1 + sum(p > Fraction(1, 2) for p in exact)))
+    k = max((i for i, p in enumerate(ordered, 1) if p <= i * bound / storey), default=0)
     expected = [k > 0 and p <= ordered[k - 1] for p in exact]
     flags = control_fdr(np.array([float(p) for p in exact]), fdr, calibration_images=99)
     assert flags.flagged.tolist() == expected
-    assert flags.least == math.ceil(len(ranks) / (bound * 100))
+    assert flags.least == math.ceil(storey / (bound * 100))
     assert flags.flagged.sum() == 0 or flags.flagged.sum() >= flags.least
 
 
 def test_they_agree_with_scipy() -> None:
     random = np.random.default_rng(0)
     calibration = np.sort(random.standard_normal(999))
-    values = p_values(calibration_scores=calibration, scores=random.standard_normal(300) + 1.5)
-    expected = stats.false_discovery_control(values) <= 0.2
+    values = p_values(calibration_scores=calibration, scores=random.standard_normal(300) + np.repeat([0, 2], 150))
+    storey = min(300, 2 * (1 + (values > 0.5).sum()))
+    expected = stats.false_discovery_control(values) * storey / 300 <= 0.2
     assert 0 < expected.sum() < 300
     assert control_fdr(values, 0.2, calibration_images=999).flagged.tolist() == expected.tolist()
 

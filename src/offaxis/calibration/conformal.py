@@ -8,8 +8,9 @@ Two more promises than this marginal one:
 
 - with a *confidence*, the false positive rate of this one calibration is at most alpha with that probability over calibration
   sets: without ties it is Beta(k, n + 1 - k), and k is the largest whose quantile at that confidence is at most alpha;
-- over a batch, ``control_fdr`` (Benjamini, Hochberg 1995) keeps the expected share of false alarms among the flagged images
-  below a bound. Conformal p-values of one calibration set depend on each other in a way that it allows (Bates et al. 2023).
+- over a batch, ``control_fdr`` (Benjamini, Hochberg 1995, with the number of ID images estimated as Storey 2002) keeps the
+  expected share of false alarms among the flagged images below a bound. Conformal p-values of one calibration set depend on
+  each other in a way that it allows (Bates et al. 2023).
 """
 
 import math
@@ -209,7 +210,7 @@ class BatchFlags:
         flagged: (m,) bool.
         fdr: the bound: among the flagged images this share at most is in-distribution, in expectation over calibration sets
             and batches.
-        least: so many images or none are flagged: m / (fdr (n + 1)), since no p-value is below 1 / (n + 1).
+        least: so many images or none are flagged: m_0 / (fdr (n + 1)), since no p-value is below 1 / (n + 1).
         calibration_images: n.
     """
 
@@ -226,7 +227,7 @@ class BatchFlags:
                 f"{count:,} of {size:,} images are flagged together; of such lists at most {bound} are false alarms, in "
                 "expectation."
             )
-        needed = math.ceil(size / _exact(self.fdr)) - 1
+        needed = self.least * (self.calibration_images + 1) - 1
         return (
             f"None of {size:,} images is flagged with at most {bound} of false alarms: {self.calibration_images:,} calibration "
             f"images can flag {self.least:,} images or more together, or none. To flag a single one of so many it takes "
@@ -237,9 +238,10 @@ class BatchFlags:
 def control_fdr(p_values: Floats, fdr: float, *, calibration_images: int) -> BatchFlags:
     """Flag images of a batch together so that at most a share ``fdr`` of the flagged ones is false alarms, in expectation.
 
-    The procedure of Benjamini and Hochberg: with m images, flag those with p <= k fdr / m for the largest k that flags k
-    images. It holds for the marginal p-values of ID images that are independent of each other and of the calibration images
-    (Bates et al. 2023): not for frames of one video, and not for p-values per class.
+    The procedure of Benjamini and Hochberg: flag those with p <= k fdr / m0 for the largest k that flags k images, where
+    m0 = 2 (1 + number with p > 1/2), at most all, estimates how many are ID (Storey). It holds for the marginal p-values of ID
+    images that are independent of each other and of the calibration images (Bates et al. 2023): not for frames of one video,
+    and not for p-values per class.
 
     Args:
         p_values: (m,) of one calibration set, as ``p_values`` computes them.
@@ -262,11 +264,11 @@ def control_fdr(p_values: Floats, fdr: float, *, calibration_images: int) -> Bat
             "got others: use the marginal p-values (p_value) of one calibration, not those per class, whose lists have no such "
             "guarantee."
         )
-    size = len(ranks)
+    size = min(len(ranks), 2 * (1 + int((2 * ranks > places).sum())))
     at_most = np.cumsum(np.bincount(ranks, minlength=places + 1))  # images with this rank or a smaller one
     passing = [r for r in np.unique(ranks).tolist() if r * size <= exact * places * int(at_most[r])]
     last = max(passing, default=0)
-    least = math.ceil(size / (exact * places)) if size else 0
+    least = math.ceil(size / (exact * places))
     return BatchFlags(flagged=ranks <= last, fdr=float(fdr), least=least, calibration_images=calibration_images)
 
 
