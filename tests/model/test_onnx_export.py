@@ -163,7 +163,8 @@ def test_a_pair_and_a_linear_head_are_exported(world: World, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("head", ["logitnorm", "t2fnorm", "elogitnorm"])
+@pytest.mark.filterwarnings("ignore:The class of")
+@pytest.mark.parametrize("head", ["logitnorm", "t2fnorm", "elogitnorm", "sphereface", "arcface"])
 def test_heads_with_a_normalised_loss_are_exported(head: Any, world: World, tmp_path: Path) -> None:
     torch.manual_seed(1)
     network = networks.wide_resnet(10, 1, 10, head, in_channels=1).eval()

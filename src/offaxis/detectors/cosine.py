@@ -112,16 +112,13 @@ class MeanCosine(Detector):
     paper = "https://arxiv.org/abs/2306.14920"
     uses: tuple[str, ...] = ("features",)
     needs_fit = True
+    wide = "directions"
 
     directions: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.expect("directions")
-
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return {"features": self.directions.shape[1]}
 
     def begin(self, network: Network) -> None:
         """Start the sums."""

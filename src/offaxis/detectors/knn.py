@@ -74,6 +74,7 @@ class Neighbours(Detector):
 
     needs_fit = True
     tunable = ("k",)
+    wide = "bank"
 
     bank: Tensor
 
@@ -85,10 +86,6 @@ class Neighbours(Detector):
     @abstractmethod
     def rows(self, outputs: Outputs) -> Tensor:
         """Compute what is kept (N, d) of N training images."""
-
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return {"features": self.bank.shape[1]}
 
     def begin(self, network: Network) -> None:  # noqa: ARG002 - the contract's
         """Start the bank."""

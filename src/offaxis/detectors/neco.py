@@ -29,6 +29,7 @@ class NECO(Detector):
     uses = ("features", "logits")
     needs_fit = True
     tunable = fitted_for = ("dim",)
+    wide = "mean"
 
     mean: Tensor
     spread: Tensor

@@ -284,14 +284,12 @@ def arguments_for(options: Sequence[str], network: Network, std: Sequence[float]
         std: what each channel is divided by in normalisation, so that perturbations are in units of pixels; None where
             unknown.
     """
-    arguments: dict[str, Any] = {}
-    if "std" in options and std is not None:
-        arguments["std"] = tuple(std)
-    if "networks" in options and isinstance(network, Ensemble):
-        arguments["networks"] = len(network.networks)
-    if "selected_on" in options and isinstance(network, LeaveOutEnsemble):
-        arguments["selected_on"] = network.selected_on
-    return arguments
+    follows = {
+        "std": std and tuple(std),
+        "networks": len(network.networks) if isinstance(network, Ensemble) else None,
+        "selected_on": network.selected_on if isinstance(network, LeaveOutEnsemble) else None,
+    }
+    return {name: follows[name] for name in options if follows.get(name) is not None}
 
 
 def given_arguments(detector: Detector, network: Network) -> dict[str, Any]:

@@ -20,6 +20,8 @@ class Fitted(nn.Module):
     """
 
     _expected: tuple[str, ...] = ()
+    wide: str = ""
+    """The buffer whose last dimension is that of the features that are expected once it is fitted."""
 
     def expect(self, *names: str) -> None:
         """Register buffers that fitting will fill."""
@@ -52,7 +54,8 @@ class Fitted(nn.Module):
     def sizes(self) -> dict[str, int]:
         """Return the widths that it expects once fitted, by field of Outputs or by layer: by default those of its parts."""
         parts = (part for part in self.children() if isinstance(part, Fitted))
-        return {field: size for part in parts for field, size in part.sizes().items()}
+        own = {"features": getattr(self, self.wide).shape[-1]} if self.wide else {}
+        return own | {field: size for part in parts for field, size in part.sizes().items()}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name, buffer in self._buffers.items():
@@ -163,6 +166,7 @@ class TiedGaussian(Fitted):
     Features are whitened once; then a single matrix product gives the distances to all centres.
     """
 
+    wide = "centre"
     centre: Tensor
     whitener: Tensor
     points: Tensor
@@ -176,10 +180,6 @@ class TiedGaussian(Fitted):
         self.centre = means.mean(0)
         self.whitener = whitener(covariance, scale)
         self.points = (means - self.centre) @ self.whitener
-
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return {"features": len(self.centre)}
 
     def forward(self, features: Tensor) -> Tensor:
         """Compute squared distances (N, C), not negative, of features (N, d)."""
@@ -197,6 +197,7 @@ class HeadCopy(Fitted):
     the scale s is computed anew: a cosine head would otherwise undo every change of length, and s overflow.
     """
 
+    wide = "weight"
     weight: Tensor
     bias: Tensor
     power: Tensor
@@ -223,10 +224,6 @@ class HeadCopy(Fitted):
         self.bias = weight.new_zeros(len(weight)) if bias is None else bias.detach().to(weight.dtype).clone()
         # Lengths to this power: 1 divides by them, 0 does not.
         self.power = weight.new_tensor(float(directions))
-
-    def sizes(self) -> dict[str, int]:
-        """Return the width of the features."""
-        return {"features": self.weight.shape[1]}
 
     def inputs(self, features: Tensor) -> Tensor:
         """Return the inputs of the linear map: features (N, d), of unit length where the head is a cosine's."""
