@@ -21,7 +21,7 @@ def test_the_container_has_what_bundles_need_and_sees_new_ones() -> None:
     named = re.search(r"^ARG EXTRAS=(\S+)$", dockerfile, re.MULTILINE)
     assert named is not None
     assert set(named[1].split(",")) == extras <= set(metadata("offaxis").get_all("Provides-Extra") or ())
-    for text in (dockerfile, PAGE.read_text(encoding="utf-8")):
+    for text in (dockerfile, PAGE.with_name("serve.md").read_text(encoding="utf-8")):
         assert re.findall(r'--volume "(\S+)"', text) == ["$PWD/model:/model:ro"]
         assert '--build-arg PACKAGES="timm torchvision"' in text
     assert '["/model/model.oax"' in dockerfile

@@ -196,6 +196,7 @@ def test_one_of_several_models_is_chosen(browser: "WebDriver", model: Model, wor
     with running({"old": model, "new": other}) as (address, _):
         browser.get(address)
         wait(browser, lambda: "classes" in text(browser, "about"))
+        wait(browser, lambda: len(browser.find_elements("css selector", "#models option")) == 2)
         browser.find_element("css selector", "#models option:nth-child(2)").click()
         wait(browser, lambda: browser.execute_script("return model.classes[0]").startswith("new-"))
         drop(browser, [("x.png", png(world.test, 0))])

@@ -189,8 +189,8 @@ def test_metrics_count(address: str, world: World) -> None:
 
 
 def test_the_metrics_that_the_docs_name_exist(address: str) -> None:
-    docs = Path(__file__).parents[2] / "docs" / "deploy.md"
-    part = docs.read_text().partition("### Metrics and alerts")[2].partition("\n### ")[0]
+    docs = Path(__file__).parents[2] / "docs" / "serve.md"
+    part = docs.read_text().partition("## Metrics and alerts")[2].partition("\n## ")[0]
     named = set(re.findall(r"\b(?:offaxis|process)_[a-z0-9_]+", part))
     text = httpx.get(f"{address}/metrics").text
     served = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}

@@ -74,6 +74,7 @@ class Metrics:
         self.decoding = gauge("decoding_images", "Images that are being decoded.")
         self.reloads = counter("reloads", "Reloads of the bundle by result.", "result", "model")
         for name in service.models:  # from 0 on: the first of a series that did not exist is no increase to Prometheus
+            self.bad.labels(name)
             for verdict in Verdict:
                 self.verdicts.labels(verdict.value, name)
             for result in ("served", "refused", "unchanged"):

@@ -102,8 +102,10 @@ class Stream:
         alarm = state.alarm > before.alarm
         if not alarm and state.warnings == before.warnings:
             return online, None
-        self.report = drift_report("alarm" if alarm else "warning", state, self.source, self.latest)
-        return online, self.report
+        report = drift_report("alarm" if alarm else "warning", state, self.source, self.latest)
+        if alarm or not state.alarm:  # later warnings say less than the alarm
+            self.report = report
+        return online, report
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return what a restart has to keep, as arrays by name."""
