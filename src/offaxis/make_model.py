@@ -103,7 +103,12 @@ def _calibrated(
     shape = (len(network.normalise.std), *(network.size or ())) if images is None else images.shape
     rules = dict(images.options) if images is not None else {"resize": network.resize}
     resize = rules.get("resize")
-    rules = {**_reading_rules(rules, network, calibrate), **({"skip_bad": True} if skip_bad else {})}
+    kept = (
+        ("resize", "holdout", "seed", "skip_bad", "drop_duplicates")
+        if network.was_trained_on(calibrate)
+        else ("resize",)
+    )
+    rules = {name: rules[name] for name in kept if name in rules} | ({"skip_bad": True} if skip_bad else {})
     drop = rules.pop("drop_duplicates", False)
     id_images = images_like(calibrate, shape, data, **rules)
     fitting = _load_named(fit, network, data, skip_bad) if fit is not None and fit != known else None
@@ -235,13 +240,6 @@ def images_like(name: str, shape: Shape, data: Path | None = None, **rules: Any)
     if not Path(name).expanduser().exists():
         raise DataError(f"Expected a name of `offaxis data list`, a folder or an archive but there is no {name}.")
     return load_images(name, "test", root=data, like=shape, **rules)
-
-
-def _reading_rules(options: dict[str, Any], network: OpenedNetwork, name: str) -> dict[str, Any]:
-    """Return how the images of a name are read: as the training images were, where they lie in the same folder."""
-    same = (network.data or {}).get("path") == str(Path(name).expanduser().resolve())
-    kept = ("resize", "holdout", "seed", "skip_bad", "drop_duplicates") if same else ("resize",)
-    return {key: value for key, value in options.items() if key in kept}
 
 
 def training_images(

@@ -27,6 +27,8 @@ CHANGED = {
     ("serve", "--queue"): "what has no room waits its turn",
     ("serve", "--allowed-host"): "it can be given in the environment",
     ("train", "--recipe"): "the recipe fast; a network that is trained already is fine-tuned, however it was named",
+    ("report", "--metrics"): "open-set and full-spectrum metrics",
+    ("reproduce", "item"): "all items at once",
     ("reproduce", "--recipe"): "the scale's recipe is taken for a network that is named too, not laptop",
     **{(f"data {name}", "--data"): "declared once, as of every command" for name in ("list", "get", "inspect")},
 }

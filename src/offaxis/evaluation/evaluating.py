@@ -352,8 +352,7 @@ _LISTED = ("id", "ood", "shifted", "images", "near", "protocol", "validation", "
 
 def _reading_rules(opened: OpenedNetwork, id_name: str) -> Rules:
     """Return how the ID images of a network are read: as those that it was trained on were, or at its size."""
-    known = opened.data or {}
-    same = id_name == known.get("name") or str(Path(id_name).expanduser().resolve()) == known.get("path")
+    same, known = opened.was_trained_on(id_name), opened.data or {}
     options: dict[str, Any] = known.get("options", {}) if same else {"size": opened.size, "resize": opened.resize}
     return tuple((name, tuple(v) if isinstance(v, list) else v) for name, v in options.items() if v is not None)
 

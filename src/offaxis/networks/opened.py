@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from offaxis.data import PUBLISHED, ImageSet, Normalise
@@ -74,6 +75,11 @@ class OpenedNetwork:
         )
         kind = _kind(self.network)
         vars(self).update(architecture=architecture, head=head, label=label, kind=kind)
+
+    def was_trained_on(self, name: str) -> bool:
+        """Return whether a name is that of the training images, or the path that they lie in."""
+        known = self.data or {}
+        return name == known.get("name") or str(Path(name).expanduser().resolve()) == known.get("path")
 
     @cached_property
     def weights(self) -> str:
