@@ -65,7 +65,7 @@ def test_inspect_finds_the_frame_and_writes_a_sheet(framed: Path, tmp_path: Path
     assert "yes, 2 pixels wide" in shown.output
     assert "its publisher has 10,000" in shown.output
     with Image.open(sheet) as page:
-        assert page.size == (3 * 78 + 6, 2 * 78 + 6)
+        assert page.size == (3 * 78 + 6, 2 * (78 + 13) + 6)  # a caption below each row
     free = run("inspect", "tin-crop-free", "--data", str(framed), "--sheet", str(sheet))
     assert "none" in next(line for line in free.output.splitlines() if "black frame" in line)
 
