@@ -95,8 +95,8 @@ class Stream:
         before = self.monitor.state()
         online = [self.monitor.add(each.score) for each in seen]
         self.latest.extend(seen)
-        shown = [*self.unusual, *(each for each in seen if each.image)]
-        self.unusual = sorted(shown, key=lambda each: each.score, reverse=True)[:UNUSUAL]
+        shown = {each.image: each for each in (*self.unusual, *seen) if each.image}  # one that is sent again once
+        self.unusual = sorted(shown.values(), key=lambda each: each.score, reverse=True)[:UNUSUAL]
         state = self.monitor.state()
         self.trace.append((state.images, state.log10_wealth))
         alarm = state.alarm > before.alarm
