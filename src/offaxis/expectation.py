@@ -8,7 +8,6 @@ noise, blank images, letters, photographs, and the user's own images with their 
 It is rough, and it chooses nothing: what is best for classes left out need not be best for those to come.
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from offaxis.data.catalogue import cache_folder
 from offaxis.data.transforms import Preprocessing
 from offaxis.detectors import Detector
 from offaxis.detectors.base import score_batches
+from offaxis.detectors.registry import DETECTORS
 from offaxis.errors import MissingPackageError, OffaxisError
 from offaxis.heads import Head, describe_head, head_maker
 from offaxis.metrics import auroc
@@ -100,7 +100,7 @@ def new_classes(
                 epochs = max(1, round(STEPS * min(BATCH, len(fit)) / len(fit)))
                 trained = train_head(features[fit], numbers[fit], head=make, epochs=epochs, batch_size=BATCH)
                 network = Classifier(FeatureInput(), trained).double().eval()
-                fitted = copy.deepcopy(detector).to("cpu")
+                fitted = DETECTORS.get(detector.name, type(detector))(**detector.arguments)
                 fitted.fit(network, [(features[fit], numbers[fit])])
                 known, new = (score_batches(network, [features[rows]], fitted).scores for rows in (held_out, is_new))
         except OffaxisError:

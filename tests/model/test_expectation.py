@@ -13,8 +13,10 @@ from typer.testing import CliRunner
 from offaxis import Detector, Model, load
 from offaxis.cli import app
 from offaxis.detectors import KNN, MaxSoftmax
+from offaxis.detectors.registry import make_detector
 from offaxis.expectation import expect, new_classes
-from offaxis.heads import LinearHead, Outputs
+from offaxis.heads import CosineHead, LinearHead, Outputs
+from offaxis.networks.classifier import Classifier, FeatureInput
 from tests.models import World
 
 
@@ -55,6 +57,18 @@ def test_classes_apart_are_found_and_noise_is_not() -> None:
     assert none["found"] == pytest.approx(0.05, abs=0.05)
     two = torch.arange(600) % 2
     assert new_classes(torch.randn(600, 16), two, LinearHead(16, 2), KNN(5), 0.05) is None
+
+
+@pytest.mark.parametrize("name", ["mahalanobis++", "vim", "combined"])
+def test_detectors_of_every_kind_are_fitted_anew(name: str) -> None:
+    features, labels = blobs(2.0)
+    head = CosineHead(16, 6)
+    network = Classifier(FeatureInput(), head).double().eval()
+    detector = make_detector(name, network)
+    detector.fit(network, [(features.double(), labels)])
+    found = new_classes(features, labels, head, detector, 0.05)
+    assert found is not None
+    assert found["auroc"] > 0.7
 
 
 class Backwards(Detector):
