@@ -138,7 +138,7 @@ def missing(case: Case, rows: list[store.Row], reported: bool) -> tuple[str, ...
     """Return the scores without a row; those of frozen features alone are the same for every head, and judged with one."""
     known = {row["detector"] for row in rows}
     shared = HEAD_FREE if case.head != "linear" and case.network.endswith("frozen") else ()
-    wanted = (*DETECTORS, CHOSEN) if reported else DETECTORS
+    wanted = [n for n in DETECTORS if reported or n != CHOSEN]
     return tuple(n for n in wanted if n.replace(":shrinkage=True", " shrunk") not in known and n not in shared)
 
 

@@ -24,6 +24,7 @@ DETECTORS = (
     "cosine",
     "two-cosines",
     "mean-cosine",
+    "combined",
     "max-softmax",
     "max-logit",
     "energy",
