@@ -303,6 +303,17 @@ def test_what_is_missing_or_damaged_is_computed_again(tmp_path: Path) -> None:
     assert {result.key: result.metrics for result in Store(folder).results()} == whole
 
 
+def test_a_network_needs_one_record_where_it_was_evaluated_on_parts_of_a_set(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for key in ("d", "l"):
+        store.add_set(key, some_set(10))
+    part = replace(RESULT, weights=RECORD.key, id_data="l")
+    with pytest.raises(StoreError, match=f"networks/{RECORD.key}-l.json is missing: evaluate again"):
+        store.check_complete([part])
+    store.add_network(RECORD)  # as it was evaluated on all images, which a copy of the store keeps alone
+    store.check_complete([part])
+
+
 def test_files_of_a_store_are_not_taken_for_each_other(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     names = [f"scores/w0/d/{name}.npz#scores" for name in "ab"]

@@ -261,7 +261,8 @@ def _score(
     references = {request: _score_reference(one, request, images) for request in requests}
     missing = [request for request, name in references.items() if not one.store.has_scores(name)]
     predictions = predictions_reference(one.opened.key, images.key)
-    labels = images.labelled and not one.store.has_scores(predictions)
+    unknown = images is one.sets.id and record is None
+    labels = images.labelled and (unknown or not one.store.has_scores(predictions))
     if not missing and not labels:
         return None
     network, batches = one.run_on(images.batches, [request.run.detector for request in missing], images.name)
@@ -272,7 +273,7 @@ def _score(
             label, predicted = values[:, -1], values[:, :-1].argmax(1)
             table = np.stack([label, predicted, values[:, :-1].max(1)], 1)
             one.store.add_scores(predictions, table[images.record.test])
-            if images is one.sets.id and record is None:
+            if unknown:
                 record = _network_record(one, values[:, :-1], label.astype(np.int64))
                 one.store.add_network(record)
         else:

@@ -118,8 +118,9 @@ class Store:
         return wrong
 
     def check_complete(self, results: Iterable[Result]) -> None:
-        """Raise StoreError where a record that results refer to is missing."""
-        needed = {f"networks/{r.weights}-{r.id_data}.json": None for r in results}
+        """Raise StoreError where a record that results refer to is missing; of a network, any will do."""
+        known = {file.name.partition("-")[0] for file in self._whole("networks", "*.json")}
+        needed = {f"networks/{r.weights}-{r.id_data}.json": None for r in results if r.weights not in known}
         for key in dict.fromkeys(key for r in results for key in (r.id_data, r.ood_data)):
             needed |= {f"sets/{key}.json": None, f"sets/{key}.npz": None}
         for name in needed:
