@@ -12,12 +12,12 @@ import offaxis
 from offaxis.data import Normalise, Preprocessing
 from tests.operators import import_library
 
-pytestmark = pytest.mark.thirdparty
+pytestmark = [pytest.mark.thirdparty, pytest.mark.filterwarnings("ignore:The class of")]  # labels mean nothing here
 
 
 def items(count: int, shift: float) -> Any:
     draw = torch.Generator().manual_seed(count)
-    return [{"pixel_values": torch.randn(1, 8, 8, generator=draw) + shift, "labels": i % 3} for i in range(count)]
+    return [{"pixel_values": torch.rand(1, 8, 8, generator=draw) + shift, "labels": i % 3} for i in range(count)]
 
 
 def started(folder: Path, follows: bool = True, **options: Any) -> tuple[Any, list[dict[str, float]], Any]:
@@ -97,3 +97,14 @@ def test_it_is_said_where_trackers_would_see_nothing(tmp_path: Path, monkeypatch
     with pytest.warns(UserWarning, match=r"tensorboard will not see ood_auroc.*ready\.set_trainer\(trainer\)"):
         trainer, _, ready = started(tmp_path, follows=False, report_to=["tensorboard"])
     assert sum("ood_auroc/far" in line for line in trainer.state.log_history) == len(ready.history) == 3
+
+
+def test_tensorboard_has_every_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "runs"))
+    _, _, ready = started(tmp_path / "out", report_to=["tensorboard"])
+    expected = [values["ood_auroc/far"] for values in ready.history]
+    assert len(expected) == 3
+    [events] = (tmp_path / "runs").rglob("events.out.tfevents.*")
+    board = accumulators.EventAccumulator(str(events)).Reload()
+    assert [point.value for point in board.Scalars("train/ood_auroc/far")] == pytest.approx(expected)

@@ -219,6 +219,7 @@ def test_the_backbone_learns_more_slowly_than_the_head() -> None:
     assert sizes[0.01] < 0.05 * sizes[None]
 
 
+@pytest.mark.filterwarnings("ignore:120 of the 120 ID test images")
 def test_an_evaluation_of_another_head_takes_kept_features(tmp_path: Path) -> None:
     first, images = network(), few(120)
     normalise = Normalise((0.3,), (0.4,))
