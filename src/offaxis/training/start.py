@@ -203,12 +203,13 @@ def _outcome(options: TrainOptions, trained: Trained, held_out: ImageSet | None)
     if trained.folder is not None:
         test = {"kind": "test", "step": last["step"], "accuracy": share, "images": len(held_out)}
         RunFolder(trained.folder).log(test)
-    lines = [f"Held-out accuracy: {share:.2%} on {len(held_out):,} images that it was not trained on.", done]
+    lines = [f"Held-out accuracy: {share:.2%} on {len(held_out):,} images that it was not trained on."]
     if held_out.labels is not None and held_out.classes:
         tested = set(held_out.labels.unique().tolist())
         untested = [name for label, name in enumerate(held_out.classes) if label not in tested]
         if untested:
             lines.append(f"Among them is none of {', '.join(untested[:8])}{', ...' if len(untested) > 8 else ''}.")
+    lines.append(done)
     if share < POOR:
         pretrained = options.freeze or options.pretrained or options.weights or options.source
         first = "" if pretrained else "a pretrained network (--network efficientnet-lite0 --freeze), "
