@@ -270,7 +270,7 @@ class Model:
         calibration, about, hashes = _calibrate(
             self.network, images, self.preprocessing, self.detector, used, self.classes, promise
         )
-        whose = "that it was calibrated on before"
+        whose = "images of the calibration before"
         doubts = doubts_of_scores(calibration.scores, calibration.accuracy, own.scores, own.accuracy, whose)
         for doubt in doubts:
             warnings.warn(doubt, stacklevel=2)

@@ -63,7 +63,7 @@ def noise() -> TensorSet:
 
 
 def test_recalibration_on_other_images_is_warned_of(model: Model) -> None:
-    with pytest.warns(UserWarning, match="far from those of 240 that it was calibrated on before"):
+    with pytest.warns(UserWarning, match="far from those of 240 images of the calibration before"):
         again = model.recalibrated(noise())
     assert len(again.provenance["doubts"]) == 1
 

@@ -98,6 +98,7 @@ def test_a_network_in_training_stays_in_train_mode(world: World, model: Model, t
     assert not any(module.training for module in loaded.network.modules())
 
 
+@pytest.mark.filterwarnings("ignore:The class of")  # its labels are all 0
 def test_a_loader_calibrates_unchanged(world: World, model: Model, tmp_path: Path) -> None:
     made = Model.calibrated(world.trained, loader_of(world))
     assert made.preprocessing == model.preprocessing
