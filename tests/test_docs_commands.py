@@ -118,6 +118,14 @@ def _deploy() -> None:
     _digits(*(f"runs/l{number} --leave-out {number}/3" for number in range(3)))
 
 
+def _serve_page() -> None:
+    _photographs("photos", 1)
+    for name in ("photo", "one", "two"):
+        shutil.copy("photos/0.png", f"{name}.png")
+    _digits("runs/digits")
+    run_shell("offaxis bundle runs/digits --calibrate digits --out digits.oax")
+
+
 def _kept() -> None:
     if importlib.util.find_spec("timm") is None:
         pytest.skip("needs timm")
@@ -153,6 +161,7 @@ PREPARE: dict[str, Callable[[], None]] = {
     "openood.md": _openood,
     "own-detector.md": _own_detector,
     "photographs.md": _photograph_folders,
+    "serve.md": _serve_page,
     "training.md": _cifar10,
     "your-classifier.md": _kept,
 }

@@ -1,18 +1,14 @@
 """``python -m offaxis`` and the program ``offaxis``."""
 
 import os
-import re
 import signal
 import sys
-import traceback
 from types import FrameType
 
 
 def start() -> None:
     """Run the command line; Ctrl-C ends it without a traceback, also while modules are being imported."""
-    os.environ.setdefault(
-        "OMP_WAIT_POLICY", "passive"
-    )  # threads that spin take the time of other programs, and of each other
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that spin take the time of other programs
     pressed: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -33,16 +29,28 @@ def start() -> None:
     except Exception as error:
         if pressed:
             sys.exit(128 + signal.SIGINT)  # an import that was cut off leaves modules half made
-        if not _NO_MEMORY.search("".join(traceback.format_exception(error))):
+        limit = _memory_limit()
+        if limit is None or limit > _LITTLE:
             raise
-        print("error: The memory that this process may have is used up: raise its limit (ulimit -v).", file=sys.stderr)  # noqa: T201
+        print(  # noqa: T201
+            f"error: The memory that this process may have ({limit >> 20} MB) is used up ({type(error).__name__}): raise its "
+            "limit (ulimit -v).",
+            file=sys.stderr,
+        )
         sys.exit(2)
 
 
-# what Python, the loader of libraries and PyTorch say
-_NO_MEMORY = re.compile(
-    "MemoryError|bad_alloc|failed to map segment|start new thread|[Cc]an(no|')t allocate memory|Unable to allocate"
-)
+_LITTLE = 2**30  # bytes, with which PyTorch can hardly be imported: libraries fail in ways of their own
+
+
+def _memory_limit() -> int | None:
+    """Return the bytes that this process may take, where a limit is set."""
+    try:
+        import resource
+    except ImportError:  # other systems have no such limit
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def test_it_is_called_as_networks_of_transformers_are() -> None:
     assert torch.equal(out["logits"], logits)
     assert torch.equal(out["loss"], nn.functional.cross_entropy(logits, labels))
     for arguments in ({}, {"images": images, "pixel_values": images}):
-        with pytest.raises(ArgumentError, match="and not both"):
+        with pytest.raises(ArgumentError, match="one of them alone"):
             network(**arguments)
 
 

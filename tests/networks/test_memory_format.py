@@ -17,6 +17,7 @@ from offaxis.detectors import (
     KNN,
     NATIVE,
     NCI,
+    NECO,
     ODIN,
     ORA,
     SCALE,
@@ -40,6 +41,7 @@ from offaxis.detectors import (
     RelativeMahalanobisPlusPlus,
     TwoCosines,
     ViM,
+    WeiPerKLD,
 )
 from offaxis.detectors.pytorch_ood import FED_WITH, Feed
 from offaxis.heads import make_head
@@ -77,6 +79,8 @@ DETECTORS: list[tuple[Detector, str]] = [
     (FDBD(), "cosine"),
     (NCI(), "linear"),
     (NNGuide(), "linear"),
+    (NECO(), "linear"),
+    (WeiPerKLD(), "linear"),
     (CORE(), "linear"),
     (ORA(), "linear"),
     (ReAct(), "linear"),

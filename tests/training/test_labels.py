@@ -104,7 +104,7 @@ def test_a_training_names_misfiled_photographs_and_small_classes(
     assert {row["given"] for row in rows} == {"green"}
     page = Path("run/classes.html").read_text()
     assert page.count("data:image/jpeg") == 2
-    assert "photos/train/green/red5.png" in page
+    assert "photos/train/green/red5.png" in page.replace("<wbr>", "")
     assert "features 66/66" in said  # images, not batches
 
 

@@ -233,8 +233,10 @@ def _fit(one: Evaluation, runs: Iterable[DetectorRun]) -> set[DetectorRun]:
     reasons = {}
     if detectors and one.training is not None:
         batches = one.training.batches(one.opened.normalise, one.options["batch_size"], one.opened.network.num_classes)
-        watched = Watched(batches, one.sets.id.batches)
-        reasons = try_fit_all(*one.run_on(watched, detectors, "training images"), detectors)
+        network, fitted_to = one.run_on(batches, detectors, "training images")
+        _, tested = one.run_on(one.sets.id.batches, detectors, one.sets.id.name)  # both images, or both kept features
+        watched = Watched(fitted_to, tested)
+        reasons = try_fit_all(network, watched, detectors)
         for text in watched.doubts():
             one.note("", text)
             warnings.warn(text, stacklevel=4)
