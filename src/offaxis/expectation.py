@@ -45,8 +45,9 @@ def expect(model: Model, training: ImageSet, calibrating: ImageSet) -> dict[str,
     """Estimate what a calibrated model finds, from its training and calibration images of the network's size.
 
     Returns:
-        ``new_classes``, None where it cannot be estimated, ``nothing_like``, and ``sentences`` that say it, the last of them
-        what to do where a score is poor; in types that JSON has.
+        ``new_classes``, None where it cannot be estimated, ``nothing_like``, ``drift``, which share of OOD images a stream's
+        monitor notices, and ``sentences`` that say it all, the last of them what to do where a score is poor; in types that
+        JSON has.
     """
     assert isinstance(model.preprocessing, Preprocessing)
     network, detector, new = model.network, model.detector, None
@@ -65,7 +66,8 @@ def expect(model: Model, training: ImageSet, calibrating: ImageSet) -> dict[str,
     aurocs = [found["auroc"] for found in (new, nothing) if found is not None and not found.get("optimistic")]
     drift = noticed(len(model.calibration.scores), min(aurocs))
     said = [*_sentences(new, nothing, model.calibration.alpha), drift, *advice]
-    return {"new_classes": new, "nothing_like": nothing, "alpha": model.calibration.alpha, "sentences": said}
+    found = {"new_classes": new, "nothing_like": nothing, "alpha": model.calibration.alpha}
+    return {**found, "drift": drift, "sentences": said}
 
 
 def new_classes(
@@ -124,7 +126,7 @@ def _sentences(new: Mapping[str, Any] | None, nothing: Mapping[str, Any], alpha:
         hope = "at best, as the network was trained on them all" if new["optimistic"] else "rough"
         lines.append(
             f"New classes like yours ({hope}): AUROC {100 * new['auroc']:.0f} ({100 * new['low']:.0f} to "
-            f"{100 * new['high']:.0f}), {new['found']:.0%} found at {alpha:.3g} false alarms."
+            f"{100 * new['high']:.0f}), {new['found']:.0%} found at {100 * alpha:.3g} % false alarms."
         )
     worst = min(nothing["kinds"], key=lambda kind: nothing["kinds"][kind])
     return [

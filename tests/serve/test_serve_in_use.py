@@ -24,9 +24,11 @@ from torch import Tensor, nn
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 import httpx
+from typer.testing import CliRunner
 
 from offaxis import Model, Prediction, attach, load
 from offaxis.bundle import bundle_checksum
+from offaxis.cli import app
 from offaxis.errors import BundleError
 from offaxis.explain import with_examples
 from offaxis.serve.queue import FairDecoder, Limits
@@ -345,3 +347,15 @@ def test_predictions_are_explained_on_request(model: Model, world: World) -> Non
         plain = httpx.post(f"{address}/v1/predict", files=files).json()["predictions"]
         assert "explanation" not in plain[0]
         assert httpx.get(f"{address}/v1/model").json()["examples"] == 20
+
+
+def test_the_start_says_what_the_drift_monitor_can_notice(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "With 50 calibration images it notices half a stream after about 27 images."
+    expecting = replace(model, provenance={**model.provenance, "expectation": {"drift": said, "sentences": [said]}})
+    expecting.save(tmp_path / "expecting.oax")
+    monkeypatch.setattr("offaxis.cli.serve.serve", lambda _, announce, on: announce(1))
+    done = CliRunner().invoke(app, ["serve", str(tmp_path / "expecting.oax"), "--engine", "torch", "--port", "0"])
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert said in " ".join(done.output.split())

@@ -71,6 +71,10 @@ def serve_alone(options: ServeOptions, on: socket, streams: Streams, up: Callabl
         up()
         text = f"offaxis serves {what} at http://{options.host}:{port}"
         serve_log.info(text) if options.log == "json" else print_note(f"{text}  (Ctrl-C stops it)")
+        for name, model in models.items():
+            if drift := (model.expectation or {}).get("drift"):
+                said = f"{name}: {drift}" if len(models) > 1 else drift
+                serve_log.info(said) if options.log == "json" else print_note(said)
 
     serve(server, announce, on)
 
