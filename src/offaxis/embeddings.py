@@ -37,10 +37,7 @@ from offaxis.training.features import train_head
 BATCH = 4096  # rows that are scored together
 LARGE = 10_000  # more rows than these are trained on in batches of LARGE_BATCH, ROWS_SEEN of them in all
 LARGE_BATCH, ROWS_SEEN = 1024, 400_000
-NEIGHBOURS, BANK = (
-    10,
-    20_000,
-)  # of knn where no k is named: neighbours (fewer below 100 rows), among so many rows at most
+NEIGHBOURS, BANK = 10, 20_000  # of knn where no k is named: neighbours (fewer below 100 rows), among so many rows
 OFFSET_ROWS = 2000  # rows whose scores set the threshold of fit(), of a detector that finds rows by their neighbours
 FOLDS, HELD_OUT = 3, 100  # of any other: of three folds as many as give so many rows that it was not fitted to
 DENSE_BYTES = 4 * 2**30  # a sparse matrix that would be larger than this as an array is refused

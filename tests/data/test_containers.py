@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from offaxis.data.containers import frames, images_in, parquet_images, walk
+from offaxis.data.containers import film_frames, images_in, parquet_images, walk
 from offaxis.data.decode import decode
 from offaxis.errors import ArgumentError, DataError
 
@@ -51,14 +51,14 @@ def _film(path: Path, count: int = 50, rate: int = 10) -> Path:
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
 def test_a_film_gives_a_frame_a_second_with_its_time(tmp_path: Path, suffix: str) -> None:
     film = _film(tmp_path / f"film{suffix}")
-    found = list(frames(film))
+    found = list(film_frames(film))
     assert [round(seconds, 3) for seconds, _ in found] == pytest.approx([0, 1, 2, 3, 4], abs=0.11)
     assert [int(pixels[:20].mean()) for _, pixels in found] == pytest.approx([0, 51, 102, 153, 204], abs=8)
     assert [pixels.shape for _, pixels in found] == [(48, 64, 3)] * 5
-    assert len(list(frames(film, 0.5))) == 10
+    assert len(list(film_frames(film, 0.5))) == 10
     assert [source.name for source in images_in(str(film), 2)] == [f"{film}::{second}.00s" for second in (0, 2, 4)]
     with pytest.raises(ArgumentError, match="every"):
-        next(frames(film, 0))
+        next(film_frames(film, 0))
 
 
 @pytest.mark.thirdparty
@@ -68,7 +68,7 @@ def test_frames_of_a_telephone_are_upright(tmp_path: Path) -> None:
     turned = np.array([0, 0x10000, 0, -0x10000, 0, 0, 0, 0, 0x40000000], ">i4").tobytes()  # as held upright: clockwise
     before, after = film.read_bytes().rsplit(unity, 1)
     film.write_bytes(before + turned + after)
-    pixels = list(frames(film, 0.1))[-1][1]
+    pixels = list(film_frames(film, 0.1))[-1][1]
     assert pixels.shape == (64, 48, 3)
     assert pixels[:, 30:].mean() > pixels[:, :20].mean() + 50  # what was above is on the right
 

@@ -85,7 +85,7 @@ def _images_in(file: str, every: float) -> Iterator[ImageSource]:
     elif is_archive(file):
         yield from _archive_images(file)
     elif suffix in FILMS:
-        for seconds, pixels in frames(file, every):
+        for seconds, pixels in film_frames(file, every):
             yield ImageSource(f"{file}{INSIDE}{seconds:.2f}s", pixels)
     elif suffix == ".parquet":
         for number, data in enumerate(parquet_images(file)):
@@ -112,7 +112,7 @@ def _archive_images(archive: str) -> Iterator[ImageSource]:
         yield from () if images else others
 
 
-def frames(film: str | Path, every: float = 1.0) -> Iterator[tuple[float, NDArray[np.uint8]]]:
+def film_frames(film: str | Path, every: float = 1.0) -> Iterator[tuple[float, NDArray[np.uint8]]]:
     """Yield a frame of a film for each ``every`` seconds, upright: (its time in seconds, uint8 (h, w, 3) RGB).
 
     Raises:
@@ -129,7 +129,7 @@ def frames(film: str | Path, every: float = 1.0) -> Iterator[tuple[float, NDArra
     due = -float("inf")
     with (
         _naming(film, "film"),
-        _open(film) as file,
+        _opened_file(film) as file,
         av.open(file, format=FILMS[Path(film).suffix.lower()]) as container,
     ):
         for frame in container.decode(video=0):
@@ -166,7 +166,7 @@ def parquet_images(file: str | Path) -> Iterator[bytes | None]:
     def of_bytes(kind: Any) -> bool:
         return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
-    with _naming(file, "Parquet table"), _open(file) as opened:
+    with _naming(file, "Parquet table"), _opened_file(file) as opened:
         table = pyarrow.parquet.ParquetFile(opened)
         fields = list(table.schema_arrow)
         inner = {
@@ -283,7 +283,7 @@ def _map_rows(path: str | Path) -> "np.memmap[Any, Any]":
 
 
 @contextmanager
-def _open(file: str | Path) -> Iterator[IO[bytes]]:
+def _opened_file(file: str | Path) -> Iterator[IO[bytes]]:
     """Open a file here or, by fsspec, elsewhere, for reading at any place."""
     if is_remote(file):
         with remote_files(str(file)) as (system, place), system.open(place) as remote:
@@ -354,7 +354,7 @@ def read_each(archive: Path | str, max_bytes: int) -> Iterator[tuple[str, bytes 
 
 def _members(archive: Path | str) -> Iterator[tuple[str, int, IO[bytes]]]:
     """Yield (name, size, open file) of every plain file, in order."""
-    with _open(archive) as opened:
+    with _opened_file(archive) as opened:
         if str(archive).lower().endswith(".zip"):
             content = zipfile.ZipFile(opened)
             for info in content.infolist():

@@ -29,7 +29,7 @@ SAMPLE, BLOCK = 10_000, 64
 """Training images whose histograms are averaged, and how many of them are in memory at once."""
 
 
-def histograms(values: Tensor, limits: Tensor) -> Tensor:
+def soft_histograms(values: Tensor, limits: Tensor) -> Tensor:
     """Compute the shares (N, BINS) of the values (N, D) of each image between two limits (2,); those outside are left out."""
     low, high = limits.to(values.dtype)
     places = ((values - low) / (high - low) * BINS).floor().clamp(-1, BINS).long() + 1
@@ -106,7 +106,7 @@ class WeiPerKLD(Detector):
         lows, highs = torch.stack(ends).unbind(2)
         self.limits = torch.stack([lows.amin(0), highs.amax(0) + 1e-8], 1)  # the largest value is inside
         sums = [
-            torch.stack([histograms(*pair).sum(0) for pair in zip(self._values(block), self.limits, strict=True)])
+            torch.stack([soft_histograms(*pair).sum(0) for pair in zip(self._values(block), self.limits, strict=True)])
             for block in blocks
         ]
         self.typical = torch.stack(sums).sum(0) / sum(map(len, blocks))
@@ -116,7 +116,7 @@ class WeiPerKLD(Detector):
         """Compute scores (N,) from the Outputs of N images."""
         features, logits = self._values(self.head.inputs(outputs.features))
         of_features, of_logits = (
-            divergence(self.typical[i], histograms(values, self.limits[i]), WINDOWS[i], FLOORS[i])
+            divergence(self.typical[i], soft_histograms(values, self.limits[i]), WINDOWS[i], FLOORS[i])
             for i, values in enumerate((features, logits))
         )
         scaled = logits if outputs.scale is None else widest(outputs.scale).unsqueeze(1) * logits

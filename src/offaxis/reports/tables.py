@@ -116,9 +116,8 @@ def templates() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.policies["json.dumps_kwargs"] = {
-        "separators": (",", ":")
-    }  # not sorted: pages show things in their order
+    # not sorted: pages show things in their order
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 
 

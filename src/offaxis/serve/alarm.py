@@ -18,7 +18,7 @@ from offaxis.calibration.drift import DriftState
 from offaxis.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from offaxis.serve.streams import Seen, Source  # which imports this module
+    from offaxis.serve.streams import Seen, StreamSource  # which imports this module
 
 LATEST = 100  # images that a report describes
 PAUSES = (0, 5, 60)  # seconds before the first, second and third attempt to call
@@ -66,7 +66,7 @@ def call(target: str, report: dict[str, Any]) -> None:
     log.error("what --on-alarm names was not told of the drift alarm (%s)", failed)
 
 
-def drift_report(event: str, state: DriftState, source: "Source", latest: Sequence["Seen"]) -> dict[str, Any]:
+def drift_report(event: str, state: DriftState, source: "StreamSource", latest: Sequence["Seen"]) -> dict[str, Any]:
     """Return what is said of an alarm or a warning, in types that JSON has.
 
     Args:

@@ -29,7 +29,7 @@ from offaxis.model import Model
 from offaxis.networks.classifier import Classifier
 from offaxis.prediction import Prediction, Verdict
 from offaxis.serve.queue import Batcher, FairDecoder, Limits, Pixels, PredictionOrError, Room, overloaded
-from offaxis.serve.streams import Seen, Source, Streams
+from offaxis.serve.streams import Seen, Streams, StreamSource
 
 P_VALUES = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -158,7 +158,7 @@ class ServedModel:
         self.description = describe_model(model, limits)  # here, as it takes a second at its first time
         self.requests, self.since = 0, time.time()
         bundle, calibration = self.description["bundle"], model.calibration
-        self.source = Source(
+        self.source = StreamSource(
             name=name,
             key=bundle["sha256"] or os.urandom(8).hex(),
             bundle=bundle,
@@ -371,9 +371,8 @@ def describe_model(model: Model, limits: Limits) -> dict[str, Any]:
     calibration = model.calibration
     thresholds = calibration.class_thresholds() if calibration.per_class else None
     rates = calibration.class_flag_rates() if calibration.per_class else ()
-    record = json.dumps(model.public_provenance(), ensure_ascii=False).encode(
-        "utf-8", "replace"
-    )  # names may be no UTF-8
+    text = json.dumps(model.public_provenance(), ensure_ascii=False)
+    record = text.encode("utf-8", "replace")  # names may be no UTF-8
     name, checksum = model.source or ("", "")
     day = str(model.provenance.get("calibration_date", ""))[:10]  # of older bundles it is not known
     return {

@@ -25,7 +25,7 @@ log = logging.getLogger("offaxis.serve")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class StreamSource:
     """What a monitor has to know of a model.
 
     Attributes:
@@ -69,7 +69,7 @@ class Stream:
         kept: what ``arrays`` returned, to go on from there.
     """
 
-    def __init__(self, source: Source, level: float, kept: dict[str, NDArray[Any]]) -> None:
+    def __init__(self, source: StreamSource, level: float, kept: dict[str, NDArray[Any]]) -> None:
         self.source, self.monitor = source, DriftMonitor(source.scores, level)
         self.trace, self.warned_before = deque[tuple[int, float]](maxlen=TRACE), 0
         self.clear()
@@ -134,7 +134,7 @@ class Streams:
         if file is not None and file.exists():
             self._kept = read_arrays(file, ServerError, "put a copy back, or remove it to start the drift monitor anew")
 
-    def open(self, source: Source) -> None:
+    def open(self, source: StreamSource) -> None:
         """Begin a stream, or go on with that of the same bundle."""
         with self._lock:
             old, mine = self._streams.get(source.name), f"{source.name}/"

@@ -182,11 +182,8 @@ class _Training:
         self.every = (self.folder and self.folder.log_every) or max(1, min(50, steps // 10))
         self.scaled = getattr(classifier.head, "scale", None) is not None
         self.sums, self.seconds = [0.0] * 4, 0.0  # of the epoch so far
-        self.pending, self.reported, self.waiting = (
-            torch.zeros(4, device=self.fabric.device),
-            0,
-            0.0,
-        )  # since the last report
+        self.pending = torch.zeros(4, device=self.fabric.device)  # since the last report, as the next two
+        self.reported, self.waiting = 0, 0.0
         self.history: list[dict[str, Any]] = []
         window = max(10, min(100, steps // 2))
         self.guard = CollapseGuard(classifier.num_classes, window, recipe.clip, recipe.learning_rate)
