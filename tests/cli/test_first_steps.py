@@ -130,7 +130,7 @@ def test_a_package_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit memory in other ways")
-@pytest.mark.parametrize("megabytes", [200, 600])
+@pytest.mark.parametrize("megabytes", [200, 400])  # with more, PyTorch itself may abort, which nobody can catch
 def test_too_little_memory_is_a_sentence(megabytes: int, tmp_path: Path) -> None:
     limited = (
         f"ulimit -v {megabytes * 1000}; exec {sys.executable} -m offaxis train --id digits --out {tmp_path / 'run'}"
