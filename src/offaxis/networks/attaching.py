@@ -1,6 +1,7 @@
 """attach(): replace the output layer of any network by one of ``offaxis.heads``, or keep it as it was trained."""
 
 import copy
+import re
 from typing import Any
 
 import torch
@@ -116,11 +117,11 @@ UNSUPPORTED = (
 def _check_task(model: nn.Module) -> None:
     """Raise AttachError where a network of transformers or torchvision says that it does something else than classify."""
     name, library = type(model).__name__, type(model).__module__
-    task = name.partition("For")[2] if library.startswith("transformers.") else ""
+    task = re.search("For([A-Z].*)", name) if library.startswith("transformers.") else None  # but not SwiftFormer's
     kind: Any = getattr(getattr(model, "config", None), "problem_type", None)
     kind = kind if kind in ("regression", "multi_label_classification") else None
     dense = next((each for each in ("detection", "segmentation") if f"torchvision.models.{each}" in library), None)
-    if found := kind or dense or (task if task not in ("", *_TASKS) else None):
+    if found := kind or dense or (task[1] if task and task[1] not in _TASKS else None):
         raise AttachError(f"Expected a classifier but {name} is for another task ({found}). {UNSUPPORTED}")
 
 
